@@ -1,0 +1,38 @@
+"""fieldwise: predict a user's response from multi-field categorical data.
+
+The public names are loaded when they are asked for, so that `import fieldwise` stays quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fieldwise.config import Config, load_config
+    from fieldwise.data.schema import Field, Schema
+    from fieldwise.data.world import World
+    from fieldwise.errors import FieldwiseError
+    from fieldwise.estimator import Classifier
+    from fieldwise.predictor import Predictor
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Classifier": "fieldwise.estimator",
+    "Config": "fieldwise.config",
+    "Field": "fieldwise.data.schema",
+    "FieldwiseError": "fieldwise.errors",
+    "Predictor": "fieldwise.predictor",
+    "Schema": "fieldwise.data.schema",
+    "World": "fieldwise.data.world",
+    "load_config": "fieldwise.config",
+}
+
+__all__ = ["Classifier", "Config", "Field", "FieldwiseError", "Predictor", "Schema", "World", "load_config"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'fieldwise' has no attribute '{name}'")

@@ -1,0 +1,5 @@
+"""python -m fieldwise."""
+
+from fieldwise.cli import main
+
+main()

@@ -1,0 +1,317 @@
+"""The verbs of the command line, thin: parse, call, print."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fieldwise.config import load_config
+from fieldwise.console import TrainingBar, counting, err, out, print_json
+from fieldwise.errors import ConfigError, FieldwiseError, unknown
+
+app = typer.Typer(
+    name="fieldwise",
+    help="Predict clicks and purchases from multi-field categorical data.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
+
+
+@app.command()
+def demo(
+    folder: Annotated[Path, typer.Option("--out", help="Where to leave data, runs, bundle and report.")] = Path("demo"),
+    rows: Annotated[int, typer.Option(help="Rows of the simulated log.")] = 0,
+    seed: int = 0,
+    json: Json = False,
+) -> None:
+    """Simulate a click log, train LR, FM, FNN and PIN on it, and compare them with the truth.
+
+    Example: `fieldwise demo --out demo`
+    """
+    from fieldwise.demo import run_demo
+
+    result = run_demo(folder, rows, seed, quiet=json)
+    if json:
+        print_json(result)
+
+
+@app.command()
+def simulate(
+    file: Annotated[Path, typer.Option("--out", help="A .csv, .tsv, .txt or .parquet file (.gz too).")],
+    kind: Annotated[str, typer.Option(help="demo, criteo, avazu, ipinyou or appstore.")] = "demo",
+    rows: int = 100_000,
+    seed: int = 0,
+    rate: Annotated[float | None, typer.Option(help="Share of positives; the kind's own without it.")] = None,
+    truth: Annotated[bool, typer.Option("--truth", help="Add the true probability as a column.")] = False,
+    json: Json = False,
+) -> None:
+    """Write a click log drawn from a world whose truth is known.
+
+    Example: `fieldwise simulate --kind criteo --rows 100000 --out log.csv`
+    """
+    from fieldwise.data.world import World, write_log
+
+    with counting("simulating", json):
+        write_log(World(kind, seed, rate), rows, file, seed, truth)
+    if json:
+        print_json({"file": str(file), "rows": rows, "kind": kind, "seed": seed})
+    else:
+        out.print(
+            f"{rows:,} rows in {file}\nnext: fieldwise prepare {file} --label click --out data",
+            highlight=False,
+        )
+
+
+@app.command()
+def prepare(
+    files: Annotated[list[Path], typer.Argument(help="Training rows: csv, tsv, parquet, libsvm, libffm, .gz too.")],
+    folder: Annotated[Path, typer.Option("--out", help="The prepared folder to write.")],
+    label: Annotated[str, typer.Option(help="The 0/1 column; a schema may name it instead.")] = "",
+    schema: Annotated[Path | None, typer.Option(help="A schema.toml; inferred without one.")] = None,
+    split: Annotated[str, typer.Option(help="Shares of train, valid, test.")] = "0.8,0.1,0.1",
+    split_by: Annotated[str, typer.Option(help="Split in the order of this column (`row`: the file's).")] = "",
+    valid: Annotated[Path | None, typer.Option(help="Validation rows in a file of their own.")] = None,
+    test: Annotated[Path | None, typer.Option(help="Test rows in a file of their own.")] = None,
+    weight: Annotated[str, typer.Option(help="A column of row weights.")] = "",
+    seed: Annotated[int, typer.Option(help="Of the random split.")] = 0,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Turn raw rows into ids on disk: split them, fit vocabularies on the training rows, encode.
+
+    Example: `fieldwise prepare log.csv --label click --out data`
+    """
+    from fieldwise.data import formats
+    from fieldwise.data import prepare as room
+    from fieldwise.data.schema import Schema
+
+    written = Schema.load(schema) if schema else None
+    label = label or (written.label if written else "")
+    if not label:
+        raise ConfigError("--label is missing: name the column that holds the 0/1 response")
+    if written and written.label != label:
+        written = dataclasses.replace(written, label=label)
+    weight = weight or (written.weight if written else "")
+    given = {"train": files, **({"valid": [valid]} if valid else {}), **({"test": [test]} if test else {})}
+    for paths in given.values():
+        for path in paths:
+            formats.column_names(path)
+    sources = {part: partial(formats.read, paths) for part, paths in given.items()}
+    with counting("preparing", json) as progress:
+        facts = room.prepare(
+            sources,
+            folder,
+            label,
+            written,
+            room.Split(_shares(split), split_by, seed),
+            weight,
+            force,
+            progress,
+        )
+    if json:
+        print_json(facts)
+        return
+    for note in facts["notes"]:
+        err.print(f"note: {note}", highlight=False)
+    for part, count in facts["rows"].items():
+        out.print(f"{part:6}{count:>12,} rows, {facts['positive_rate'][part]:.4%} positive", highlight=False)
+    kinds = ", ".join(f"{n} ({v['kind']}, {v['size']:,} ids)" for n, v in facts["fields"].items())
+    out.print(
+        f"fields: {kinds}\nschema: {folder / 'schema.toml'} (edit it and pass it with --schema)",
+        highlight=False,
+    )
+    out.print(f"next: fieldwise train {folder} --model pin --out runs/pin", highlight=False)
+
+
+@app.command()
+def train(
+    data: Annotated[Path, typer.Argument(help="A prepared folder.")],
+    folder: Annotated[Path, typer.Option("--out", help="The run folder to write.")],
+    model: Annotated[str, typer.Option(help="A name of `fieldwise models`.")] = "",
+    config: Annotated[Path | None, typer.Option(help="A recipe in TOML.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE, such as train.lr=3e-4.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
+    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "",
+    seed: Annotated[int | None, typer.Option()] = None,
+    json: Json = False,
+) -> None:
+    """Train a model on a prepared folder; leaves a run folder with a bundle in it.
+
+    Example: `fieldwise train data --model pin --set train.lr=3e-4 --out runs/pin`
+    """
+    from fieldwise import train as room
+
+    chosen = {"model.name": model, "device": device, "seed": seed}
+    settings = load_config(config, set_ or (), {k: v for k, v in chosen.items() if v not in ("", None)})
+    with TrainingBar(settings.model, json) as bar:
+        report = room.train(settings, data, folder, resume, bar)
+    if json:
+        print_json(report)
+        return
+    part = "test" if "test" in report else "valid"
+    _print_metrics(f"{report['model']} on {part} rows", report[part])
+    out.print(f"run: {folder}  bundle: {folder / 'bundle'}", highlight=False)
+    out.print(f"next: fieldwise predict {folder} FILE -o predictions.csv", highlight=False)
+
+
+@app.command()
+def evaluate(
+    source: Annotated[Path, typer.Argument(help="A run or a bundle.")],
+    rows: Annotated[Path, typer.Argument(help="A file with the label column, or a prepared folder.")],
+    part: Annotated[str, typer.Option(help="Which part of a prepared folder.")] = "test",
+    device: str = "cpu",
+    json: Json = False,
+) -> None:
+    """Measure a model on rows whose responses are known.
+
+    Example: `fieldwise evaluate runs/pin log.csv --json`
+    """
+    from fieldwise.data import formats
+    from fieldwise.predictor import Predictor
+
+    predictor = Predictor.load(source, device)
+    with counting("evaluating", json):
+        if rows.is_dir():
+            found = predictor.evaluate_prepared(rows, part)
+        else:
+            schema = predictor.schema
+            found = predictor.evaluate(formats.read([rows], [schema.label, *schema.names]))
+    if json:
+        print_json(found)
+    else:
+        _print_metrics(f"{predictor.bundle.config.model} on {rows}", found)
+
+
+@app.command()
+def predict(
+    source: Annotated[Path, typer.Argument(help="A run or a bundle.")],
+    rows: Annotated[Path, typer.Argument(help="A file with the model's columns; no label needed.")],
+    file: Annotated[Path, typer.Option("-o", "--out", help="A .csv, .tsv or .parquet file.")],
+    keep: Annotated[bool, typer.Option("--keep", help="Copy the input's columns too.")] = False,
+    device: str = "cpu",
+    json: Json = False,
+) -> None:
+    """Write the probability of a response for each row, in the input's order.
+
+    Example: `fieldwise predict runs/pin new.csv -o predictions.csv`
+    """
+    from fieldwise.data import formats
+    from fieldwise.predictor import Predictor
+
+    predictor = Predictor.load(source, device)
+    chunks = formats.read([rows], None if keep else predictor.schema.names)
+    with counting("predicting", json) as progress:
+        count = formats.write(file, predictor.annotate(chunks, keep), progress)
+    if json:
+        print_json({"file": str(file), "rows": count})
+    else:
+        out.print(f"{count:,} rows in {file}, column `probability`", highlight=False)
+
+
+@app.command()
+def models(
+    name: Annotated[str, typer.Argument(help="One model; all without a name.")] = "",
+    json: Json = False,
+) -> None:
+    """List the models and their options.
+
+    Example: `fieldwise models pin`
+    """
+    from rich.table import Table
+
+    from fieldwise.models import MODELS, options
+
+    if name and name not in MODELS:
+        raise ConfigError(unknown("model", name, MODELS))
+    shown: list[dict[str, Any]] = [
+        {"name": n, "description": inspect.getdoc(MODELS[n]) or "", "options": options(n)}
+        for n in ([name] if name else MODELS)
+    ]
+    if json:
+        print_json({"models": shown})
+        return
+    table = Table("model", "what it is", "options and defaults", show_lines=True)
+    for row in shown:
+        table.add_row(row["name"], row["description"], ", ".join(f"{k}={v}" for k, v in row["options"].items()))
+    out.print(table)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
+    file: Annotated[Path, typer.Option("-o", "--out", help="The page to write.")] = Path("report.html"),
+    json: Json = False,
+) -> None:
+    """Compare runs: a table here, and one self-contained page with curves, reliability and heat maps.
+
+    Example: `fieldwise report runs/fm runs/pin -o report.html`
+    """
+    from fieldwise.report import print_table, table_rows, write_report
+
+    rows = table_rows(runs)
+    write_report(runs, file)
+    if json:
+        print_json({"file": str(file), "runs": rows})
+    else:
+        print_table(rows, None, out)
+        out.print(f"page: {file}", highlight=False)
+
+
+def _print_metrics(title: str, found: dict[str, Any]) -> None:
+    words = {
+        "auc": "AUC",
+        "log_loss": "log loss",
+        "rig": "relative information gain",
+        "calibration": "predicted / observed",
+        "ece": "calibration error",
+    }
+    out.print(f"{title}: {found['rows']:,} rows, {found['positive_rate']:.4%} positive", highlight=False)
+    for key, word in words.items():
+        value = "not defined on one class" if found[key] is None else f"{found[key]:.5f}"
+        out.print(f"  {word:26} {value}", highlight=False)
+
+
+def _shares(text: str) -> tuple[float, float, float]:
+    try:
+        first, second, third = (float(share) for share in text.split(","))
+    except ValueError:
+        raise ConfigError(f"--split takes three shares such as 0.8,0.1,0.1, found '{text}'") from None
+    return first, second, third
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs a verb. A user's mistake is one line on standard error and exit code 2."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in arguments
+    # typer carries its own click; this is that click's error, whichever it is.
+    usage_error: type[Exception] = typer.BadParameter.__mro__[2]
+    warnings.filterwarnings("default" if debug else "ignore")
+    try:
+        code = app([a for a in arguments if a != "--debug"], standalone_mode=False)
+    except (FieldwiseError, usage_error, OSError, MemoryError) as error:
+        if debug:
+            raise
+        message = error.format_message() if hasattr(error, "format_message") else str(error) or type(error).__name__
+        print(f"error: {' '.join(message.split())}", file=sys.stderr)
+        sys.exit(2)
+    except (KeyboardInterrupt, typer.Abort):
+        print("stopped", file=sys.stderr)
+        sys.exit(130)
+    except Exception as error:
+        if debug:
+            raise
+        print(f"error: {type(error).__name__}: {error}; this is a fault of ours, see it with --debug", file=sys.stderr)
+        sys.exit(1)
+    sys.exit(code if isinstance(code, int) else 0)

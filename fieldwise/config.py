@@ -1,0 +1,181 @@
+"""The settings of a run: model, training; read from TOML, changed by KEY=VALUE, written back complete."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from fieldwise.errors import ConfigError, unknown
+from fieldwise.toml import dumps
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """How to train.
+
+    patience: evaluations without a better validation log loss before training stops. L2 terms are lambda/2 times
+    a sum of squares: `l2` of the looked-up rows, averaged over the batch (`l2_reduction` sum: the paper's numbers),
+    `l2_full` of whole tables, `l2_weights` of kernels, sub-networks, DNN and attention. `init` fills the tables.
+    """
+
+    batch_size: int = 1000
+    epochs: int = 20
+    patience: int = 2
+    lr: float = 1e-3
+    optimizer: str = "adam"
+    eps: float = 1e-8
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps_mode: str = "textbook"
+    sparse_mode: str = "paper"
+    momentum: float = 0.9
+    initial_accumulator: float = 0.1
+    ftrl_l1: float = 0.0
+    ftrl_l2: float = 0.0
+    ftrl_beta: float = 1.0
+    schedule: str = "constant"
+    warmup: int = 0
+    clip: float = 0.0
+    l2: float = 0.0
+    l2_reduction: str = "mean"
+    l2_full: float = 0.0
+    l2_weights: float = 0.0
+    init: str = "uniform-nk"
+    init_scale: float = 1.0
+    calibration: str = "platt"
+    shuffle_rows: int = 4_000_000
+    evaluations: int = 1
+    checkpoint_minutes: float = 5.0
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("batch_size", 1),
+            ("epochs", 1),
+            ("patience", 0),
+            ("evaluations", 1),
+            ("shuffle_rows", 1),
+        ):
+            _require(getattr(self, name) >= least, f"train.{name}", f"at least {least}", getattr(self, name))
+        for name in ("lr", "eps"):
+            _require(getattr(self, name) > 0, f"train.{name}", "positive", getattr(self, name))
+        for name in ("clip", "l2", "l2_full", "l2_weights", "init_scale", "warmup", "checkpoint_minutes"):
+            _require(getattr(self, name) >= 0, f"train.{name}", "0 or more", getattr(self, name))
+        for name, known in (
+            ("l2_reduction", ("mean", "sum")),
+            ("calibration", ("none", "shift", "platt", "isotonic")),
+        ):
+            if getattr(self, name) not in known:
+                raise ConfigError(unknown(f"train.{name}", getattr(self, name), known))
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that decides a run, beside the data."""
+
+    model: str = "pin"
+    options: dict[str, Any] = field(default_factory=dict)
+    train: TrainSettings = field(default_factory=TrainSettings)
+    seed: int = 0
+    device: str = "auto"
+
+    def to_toml(self) -> str:
+        head = {"seed": self.seed, "device": self.device}
+        return dumps(head | {"model": {"name": self.model, **self.options}, "train": dataclasses.asdict(self.train)})
+
+
+def load_config(path: Path | None = None, overrides: Sequence[str] = (), base: dict[str, Any] | None = None) -> Config:
+    """A config from a TOML file and `section.key=value` overrides, the latter stronger; unknown keys are refused.
+
+    >>> load_config(overrides=["train.lr=3e-4", "model.name=fm", "model.dim=20"]).train.lr
+    0.0003
+    """
+    values: dict[str, Any] = {}
+    where = "the command line"
+    if path is not None:
+        where = str(path)
+        try:
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"not a TOML file: {error} ({path})") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot read the config: {error} ({path})") from None
+    for key, value in (base or {}).items():
+        _set(values, key, value)
+    for item in overrides:
+        key, equals, text = item.partition("=")
+        if not equals:
+            raise ConfigError(f"--set takes KEY=VALUE, such as train.lr=3e-4, found '{item}'")
+        _set(values, key.strip(), parse_value(text.strip()))
+    return config_from(values, where)
+
+
+def config_from(values: dict[str, Any], where: str) -> Config:
+    """A config from nested dicts."""
+    values = dict(values)
+    model, train = values.pop("model", {}), values.pop("train", {})
+    for key in values:
+        if key not in ("seed", "device"):
+            raise ConfigError(f"{unknown('setting', key, ('seed', 'device', 'model', 'train'))} ({where})")
+    if not isinstance(model, dict) or not isinstance(train, dict):
+        raise ConfigError(f"[model] and [train] are tables, such as [model] name = 'pin' ({where})")
+    if not isinstance(values.get("seed", 0), int):
+        raise ConfigError(f"seed must be a whole number, found {values['seed']!r} ({where})")
+    settings = _typed(train, TrainSettings, "train", where)
+    options = {key: tuple(v) if isinstance(v, list) else v for key, v in model.items() if key != "name"}
+    try:
+        return Config(str(model.get("name", "pin")), options, TrainSettings(**settings), **values)
+    except ConfigError as error:
+        raise ConfigError(f"{error} ({where})") from None
+
+
+def parse_value(text: str) -> Any:
+    """A value as TOML reads it; plain words are strings, and 1,2,3 is a list."""
+    for candidate in (text, f"[{text}]") if "," in text else (text,):
+        try:
+            return tomllib.loads(f"value = {candidate}")["value"]
+        except tomllib.TOMLDecodeError:
+            pass
+    return text
+
+
+def _set(values: dict[str, Any], key: str, value: Any) -> None:
+    *sections, name = key.split(".")
+    for section in sections:
+        values = values.setdefault(section, {})
+        if not isinstance(values, dict):
+            raise ConfigError(f"'{section}' is not a section ({key})")
+    values[name] = value
+
+
+def _typed(values: dict[str, Any], kind: type, section: str, where: str) -> dict[str, Any]:
+    """Checks names and types against a dataclass; whole numbers may stand for floats."""
+    hints = get_type_hints(kind)
+    result = {}
+    for key, value in values.items():
+        if key not in hints:
+            raise ConfigError(f"{unknown(f'{section} setting', key, hints)} ({where})")
+        result[key] = coerce(value, hints[key], f"{section}.{key}", where)
+    return result
+
+
+def coerce(value: Any, hint: Any, name: str, where: str) -> Any:
+    """A value as the type it must be, or a ConfigError that shows what was found."""
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if hint is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    if hint in (int, float, str, bool):
+        if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
+            raise ConfigError(f"{name} must be a {hint.__name__}, found {value!r} ({where})")
+        return value
+    if not isinstance(value, (list, tuple)):
+        raise ConfigError(f"{name} must be a list, found {value!r} ({where})")
+    return tuple(value)
+
+
+def _require(holds: bool, name: str, rule: str, found: Any) -> None:
+    if not holds:
+        raise ConfigError(f"{name} must be {rule}, found {found}")

@@ -1,0 +1,83 @@
+"""What people see while they wait: progress bars on standard error, results on standard output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from fieldwise import train
+
+out = Console()
+err = Console(stderr=True)
+
+
+def print_json(values: dict[str, Any]) -> None:
+    """One JSON object on standard output, for scripts."""
+    print(json.dumps(values, allow_nan=False))
+
+
+class TrainingBar(train.Progress):
+    """A bar with rows/s, loss, validation and the time left."""
+
+    def __init__(self, title: str, quiet: bool = False) -> None:
+        self.title = title
+        self.note = ""
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[speed]:>9,.0f} rows/s  loss {task.fields[loss]:.4f}"),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            TextColumn("left at most"),
+            TimeRemainingColumn(),
+            console=err,
+            disable=quiet,
+        )
+        self.loss = 0.0
+
+    def start(self, rows: int, epochs: int, done: int) -> None:
+        total = rows * epochs
+        self.task = self.bar.add_task(self.title, total=total, completed=done, speed=0.0, loss=0.0, note="")
+
+    def step(self, rows: int, loss: float, epoch: int) -> None:
+        self.loss = loss if not self.loss else 0.98 * self.loss + 0.02 * loss
+        speed = self.bar.tasks[self.task].speed or 0.0
+        title = f"{self.title} epoch {epoch}"
+        self.bar.update(self.task, advance=rows, description=title, speed=speed, loss=self.loss)
+
+    def evaluated(self, record: dict[str, Any]) -> None:
+        area = "" if record["auc"] is None else f"AUC {record['auc']:.4f} "
+        self.bar.update(self.task, note=f"valid {area}log loss {record['log_loss']:.4f}")
+
+    def __enter__(self) -> TrainingBar:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.stop()
+
+
+@contextmanager
+def counting(title: str, quiet: bool = False) -> Iterator[Any]:
+    """A spinner with the step and a count of rows; yields the function that moves it."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        TextColumn("{task.completed:,.0f}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=err, disable=quiet, transient=True) as bar:
+        task = bar.add_task(title)
+        yield lambda step, count: bar.update(task, description=f"{title}: {step}", completed=count)

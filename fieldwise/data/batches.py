@@ -1,0 +1,65 @@
+"""The only way rows reach a model: shuffled by seed and epoch, and able to start in the middle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldwise.data.dataset import Part
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some rows: ids (B, C), labels (B,) float32, weights (B,) float32 where rows are weighted."""
+
+    ids: NDArray[np.int32]
+    labels: NDArray[np.float32]
+    weights: NDArray[np.float32] | None
+
+
+def batches(
+    part: Part, batch_size: int, seed: int, epoch: int, start: int = 0, shuffle_rows: int = 4_000_000
+) -> Iterator[Batch]:
+    """One epoch's batches from number `start` on; the last may be smaller.
+
+    Parts of up to `shuffle_rows` rows are shuffled globally. Larger ones are cut into blocks of that many
+    rows, which come in a random order and are shuffled within, so that the disk is read in long stretches.
+    """
+    waiting = np.empty(0, dtype=np.int64)
+    number = 0
+    for block in _orders(part.rows, seed, epoch, shuffle_rows):
+        waiting = np.concatenate([waiting, block])
+        whole = len(waiting) // batch_size
+        for place in range(whole):
+            if number >= start:
+                yield _take(part, waiting[place * batch_size : (place + 1) * batch_size])
+            number += 1
+        waiting = waiting[whole * batch_size :]
+    if len(waiting) and number >= start:
+        yield _take(part, waiting)
+
+
+def in_order(part: Part, batch_size: int) -> Iterator[Batch]:
+    """All rows as they stand, for evaluation."""
+    for first in range(0, part.rows, batch_size):
+        yield _take(part, slice(first, first + batch_size))
+
+
+def steps_per_epoch(rows: int, batch_size: int) -> int:
+    return -(-rows // batch_size)
+
+
+def _orders(rows: int, seed: int, epoch: int, shuffle_rows: int) -> Iterator[NDArray[np.int64]]:
+    random = np.random.default_rng([seed, epoch])
+    blocks = -(-rows // shuffle_rows)
+    for block in random.permutation(blocks):
+        first = int(block) * shuffle_rows
+        yield first + random.permutation(min(shuffle_rows, rows - first))
+
+
+def _take(part: Part, rows: NDArray[np.int64] | slice) -> Batch:
+    weights = None if part.weights is None else np.array(part.weights[rows])
+    return Batch(np.array(part.ids[rows]), part.labels[rows].astype(np.float32), weights)

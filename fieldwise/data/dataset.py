@@ -1,0 +1,105 @@
+"""Encoded rows on disk: what `prepare` leaves and training maps into memory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldwise.data.schema import Layout, Schema
+from fieldwise.errors import BundleError
+
+PARTS = ("train", "valid", "test")
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Part:
+    """The rows of one part: ids (n, C), labels (n,) and, where rows are weighted, weights (n,)."""
+
+    ids: NDArray[np.int32]
+    labels: NDArray[np.uint8]
+    weights: NDArray[np.float32] | None = None
+
+    @property
+    def rows(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A prepared folder: schema.toml, encoder/, data.json and a folder for each part."""
+
+    path: Path
+    schema: Schema
+    layout: Layout
+    parts: dict[str, Part]
+    fingerprint: str
+
+    @classmethod
+    def open(cls, path: Path) -> Dataset:
+        try:
+            text = (path / "data.json").read_text(encoding="utf-8")
+            facts = json.loads(text)
+            layout = Layout(tuple(facts["sizes"]), tuple(facts["widths"]))
+            parts = {name: _open_part(path / name) for name in PARTS if name in facts["rows"]}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise BundleError(f"not a folder that `fieldwise prepare` left: {error} ({path})") from None
+        for name, part in parts.items():
+            if part.rows != facts["rows"][name] or part.ids.shape != (part.rows, layout.columns):
+                raise BundleError(
+                    f"part '{name}' is damaged: {part.ids.shape} ids, {facts['rows'][name]} rows ({path})"
+                )
+        fingerprint = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        return cls(path, Schema.load(path / "schema.toml"), layout, parts, fingerprint)
+
+
+def _open_part(folder: Path) -> Part:
+    weights = folder / "weights.npy"
+    return Part(
+        np.load(folder / "ids.npy", mmap_mode="r", allow_pickle=False),
+        np.load(folder / "labels.npy", mmap_mode="r", allow_pickle=False),
+        np.load(weights, mmap_mode="r", allow_pickle=False) if weights.exists() else None,
+    )
+
+
+def write_facts(folder: Path, layout: Layout, rows: dict[str, int], positives: dict[str, int], digest: str) -> None:
+    """data.json: the shape of the rows, and a digest of what they hold."""
+    facts: dict[str, Any] = {
+        "format": FORMAT,
+        "sizes": layout.sizes,
+        "widths": layout.widths,
+        "rows": rows,
+        "positives": positives,
+        "digest": digest,
+    }
+    (folder / "data.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
+
+
+class ArrayFile:
+    """An .npy file that grows by appending rows. Plain writes: a full disk is an error, not a dead process."""
+
+    def __init__(self, file: BinaryIO, dtype: Any, shape: tuple[int, ...]) -> None:
+        self.file, self.dtype = file, np.dtype(dtype)
+        header = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+
+    def append(self, rows: NDArray[Any]) -> bytes:
+        data = np.ascontiguousarray(rows, dtype=self.dtype).tobytes()
+        self.file.write(data)
+        return data
+
+
+@contextmanager
+def array_file(path: Path, dtype: Any, shape: tuple[int, ...]) -> Iterator[ArrayFile]:
+    """Opens an .npy file of the given final shape for appending."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        yield ArrayFile(file, dtype, shape)

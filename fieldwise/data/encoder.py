@@ -1,0 +1,231 @@
+"""Raw columns -> ids: vocabularies and thresholds fitted on training rows, and the one transform.
+
+Ids of every field: 0 is a missing value, 1 is `other` (rare or never seen), 2 and up are the field's own
+values, the most frequent first, or the buckets of a number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyarrow import parquet
+
+from fieldwise.data.formats import text_of
+from fieldwise.data.schema import Field, Layout, Schema
+from fieldwise.errors import BundleError, DataError
+
+MISSING, OTHER, FIRST = 0, 1, 2
+PAD = -1
+
+
+@dataclass
+class FieldCode:
+    """How one field's texts become ids. `vocabulary` holds texts, `thresholds` the bounds of buckets."""
+
+    field: Field
+    vocabulary: dict[str, int]
+    thresholds: NDArray[np.float64]
+    width: int = 1
+
+    @property
+    def size(self) -> int:
+        """How many ids the field has."""
+        if self.field.kind == "numeric" and self.field.buckets != "log-square":
+            return FIRST + len(self.thresholds) + 1
+        return FIRST + (self.field.hash_buckets or len(self.vocabulary))
+
+    def ids(self, texts: Sequence[str | None]) -> NDArray[np.int32]:
+        """Ids of the texts: (n,) for a plain field, (n, width) for a set, unused places -1."""
+        if self.field.kind == "set":
+            return self._sets([None if t is None else t.split(self.field.separator) for t in texts])
+        if self.field.kind == "numeric":
+            return self._numbers(np.array([_number(t, self.field.name) for t in texts], dtype=np.float64))
+        return np.array(self._categories(texts), dtype=np.int32)
+
+    def _categories(self, texts: Sequence[str | None]) -> list[int]:
+        if self.field.hash_buckets:
+            return [MISSING if not t else FIRST + _hash(t) % self.field.hash_buckets for t in texts]
+        find = self.vocabulary.get
+        return [MISSING if not text else find(text, OTHER) for text in texts]
+
+    def _sets(self, cells: Sequence[Sequence[str | None] | None]) -> NDArray[np.int32]:
+        ids = np.full((len(cells), self.width), PAD, dtype=np.int32)
+        for row, cell in enumerate(cells):
+            # Members count once, whatever their order and repetitions; unknown ones are one `other`.
+            members = dict.fromkeys(self._categories([m for m in cell or () if m])) or {MISSING: None}
+            kept = list(members)[: self.width]
+            ids[row, : len(kept)] = kept
+        return ids
+
+    def _numbers(self, values: NDArray[np.float64]) -> NDArray[np.int32]:
+        missing = np.isnan(values)
+        if self.field.buckets == "log-square":
+            found = self._categories([None if gone else log_square(v) for v, gone in zip(values, missing, strict=True)])
+            return np.array(found, dtype=np.int32)
+        buckets = np.searchsorted(self.thresholds, values, side="left") + FIRST
+        return np.where(missing, MISSING, buckets).astype(np.int32)
+
+
+class Encoder:
+    """The fitted codes of all fields, in the schema's order."""
+
+    def __init__(self, schema: Schema, codes: list[FieldCode]) -> None:
+        self.schema, self.codes = schema, codes
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(tuple(code.size for code in self.codes), tuple(code.width for code in self.codes))
+
+    def transform(self, table: pa.Table) -> NDArray[np.int32]:
+        """Raw columns -> ids (n, C). The only way a raw value becomes an id, for a file or for one row."""
+        columns = []
+        for code in self.codes:
+            name = code.field.name
+            if name not in table.column_names:
+                known = ", ".join(table.column_names)
+                raise DataError(f"column '{name}' is missing; the table has: {known}")
+            ids = _encode(code, table[name])
+            columns.append(ids if ids.ndim == 2 else ids[:, None])
+        return np.ascontiguousarray(np.hstack(columns))
+
+    def value_of(self, field: int, number: int) -> str:
+        """The text of an id, for people."""
+        code = self.codes[field]
+        if number in (MISSING, OTHER):
+            return ("(missing)", "(other)")[number]
+        if code.field.kind == "numeric" and code.field.buckets != "log-square":
+            bounds = ["-inf", *(f"{t:g}" for t in code.thresholds), "inf"]
+            return f"({bounds[number - FIRST]}, {bounds[number - FIRST + 1]}]"
+        if code.field.hash_buckets:
+            return f"(hash {number - FIRST})"
+        return next(text for text, found in code.vocabulary.items() if found == number)
+
+    def save(self, folder: Path) -> None:
+        """Writes vocabulary.parquet (field number, text; ids follow the order) and encoder.json."""
+        folder.mkdir(parents=True, exist_ok=True)
+        numbers = np.repeat(np.arange(len(self.codes), dtype=np.int32), [len(c.vocabulary) for c in self.codes])
+        texts = pa.array([text for code in self.codes for text in code.vocabulary], pa.large_string())
+        parquet.write_table(pa.table({"field": pa.array(numbers), "text": texts}), folder / "vocabulary.parquet")
+        state = [{"thresholds": code.thresholds.tolist(), "width": code.width} for code in self.codes]
+        (folder / "encoder.json").write_text(json.dumps({"fields": state}, indent=1), encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path, schema: Schema) -> Encoder:
+        try:
+            vocabulary = parquet.read_table(folder / "vocabulary.parquet")
+            state = json.loads((folder / "encoder.json").read_text(encoding="utf-8"))["fields"]
+            numbers = vocabulary["field"].to_numpy()
+            ends = np.searchsorted(numbers, np.arange(len(schema.fields) + 1))
+            texts = vocabulary["text"].to_pylist()
+            codes = []
+            for number, (field, values) in enumerate(zip(schema.fields, state, strict=True)):
+                own = texts[ends[number] : ends[number + 1]]
+                words = {text: FIRST + place for place, text in enumerate(own)}
+                codes.append(FieldCode(field, words, np.array(values["thresholds"]), int(values["width"])))
+        except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
+            raise BundleError(f"the encoder is damaged: {str(error).splitlines()[0]} ({folder})") from None
+        return cls(schema, codes)
+
+
+def fit_vocabulary(field: Field, counts: Sequence[tuple[str, int]]) -> dict[str, int]:
+    """Texts with at least `min_count` occurrences, the most frequent first, ties by text."""
+    kept = sorted(((text, n) for text, n in counts if text and n >= field.min_count), key=lambda c: (-c[1], c[0]))
+    return {text: FIRST + place for place, (text, _) in enumerate(kept)}
+
+
+def fit_thresholds(field: Field, values: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Bounds between buckets from the training histogram: distinct values in rising order and their counts.
+
+    A bucket ends at a threshold and includes it.
+    """
+    if field.buckets == "explicit":
+        return np.array(field.thresholds, dtype=np.float64)
+    if len(values) < 2:
+        return np.empty(0)
+    if field.buckets == "quantile":
+        if len(values) <= field.max_buckets:
+            return values[:-1].copy()
+        passed = np.cumsum(counts)
+        wanted = np.arange(1, field.max_buckets) * (passed[-1] / field.max_buckets)
+        chosen = np.unique(np.searchsorted(passed, wanted))
+        return np.asarray(values[chosen[chosen < len(values) - 1]])
+    bounds, running = [], 0
+    for value, n in zip(values[:-1].tolist(), counts[:-1].tolist(), strict=True):
+        running += n
+        if running > field.bucket_count:
+            bounds.append(value)
+            running = 0
+    return np.array(bounds, dtype=np.float64)
+
+
+def log_square(value: float) -> str:
+    """The Criteo winners' buckets: floor(ln(v)^2) above 2, else the integer itself."""
+    if math.isinf(value):
+        return str(value)
+    return str(math.floor(math.log(value) ** 2)) if value > 2 else f"SP{math.floor(value)}"
+
+
+def texts_of(column: pa.ChunkedArray) -> tuple[list[str | None], NDArray[np.int64]]:
+    """A column's distinct texts and, for each row, the place of its text among them."""
+    if pa.types.is_null(column.type):
+        return [None], np.zeros(len(column), dtype=np.int64)
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    encoded = column.unify_dictionaries().combine_chunks()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.chunk(0) if encoded.num_chunks else pa.array([], column.type)
+    values = encoded.dictionary
+    if _as_text_in_arrow(values.type):
+        texts = values.cast(pa.string()).to_pylist()
+    else:
+        texts = [text_of(value) for value in values.to_pylist()]
+    # A row without a value points behind the last text.
+    places = encoded.indices.cast(pa.int64()).fill_null(len(texts)).to_numpy()
+    return [*texts, None], places
+
+
+def _as_text_in_arrow(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_temporal(kind) or pa.types.is_decimal(kind))
+
+
+def _encode(code: FieldCode, column: pa.ChunkedArray) -> NDArray[np.int32]:
+    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+        if code.field.kind != "set":
+            raise DataError(f"field '{code.field.name}' is {code.field.kind}, found a column of lists")
+        cells = [None if cell is None else [text_of(member) for member in cell] for cell in column.to_pylist()]
+        return code._sets(cells)
+    if code.field.kind == "numeric" and _is_number(column.type):
+        values = pc.cast(column.combine_chunks(), pa.float64(), safe=False)
+        return code._numbers(np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.float64))
+    texts, places = texts_of(column)
+    return code.ids(texts)[places]
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
+
+
+def _number(text: str | None, name: str) -> float:
+    if not text:
+        return math.nan
+    try:
+        if "_" not in text:
+            return float(text)
+    except ValueError:
+        pass
+    raise DataError(
+        f"field '{name}' is numeric, found {text[:40]!r}; make it categorical in the schema, or mend the value"
+    )
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")

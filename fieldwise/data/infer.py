@@ -1,0 +1,111 @@
+"""Guessing a schema from rows: which columns are categories, numbers, sets, and which to leave out."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from fieldwise.data.encoder import texts_of
+from fieldwise.data.schema import Field, Schema
+
+SAMPLE_ROWS = 200_000
+SEPARATORS = ("|", ";", ",")
+# A number with so few values is as well off as a category.
+FEW_VALUES = 100
+# The share of the base rate's log loss that a number's buckets must get below to count as a number.
+EVIDENCE = 0.999
+# Rows below which "every row differs" proves nothing.
+FEW_ROWS = 20
+
+
+def infer_schema(
+    sample: pa.Table, labels: NDArray[np.float32], label: str, weight: str = ""
+) -> tuple[Schema, list[str]]:
+    """A schema for these training rows, and notes on what was left out and why."""
+    fields, notes = [], []
+    for name in sample.column_names:
+        if name in (label, weight):
+            continue
+        field = _infer_field(name, sample[name], labels)
+        if field is None:
+            notes.append(f"column '{name}' has another value in every row: left out as an identifier")
+        else:
+            fields.append(field)
+    return Schema(label, tuple(fields), weight), notes
+
+
+def _infer_field(name: str, column: pa.ChunkedArray, labels: NDArray[np.float32]) -> Field | None:
+    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+        return Field(name, "set")
+    texts, places = texts_of(column)
+    present = np.array([text is not None for text in texts])[places]
+    known = [text for text in texts if text is not None]
+    differs = len(known) == int(present.sum()) >= FEW_ROWS
+    numbers = _numbers(known)
+    if numbers is None:
+        separator = _separator(known)
+        if separator:
+            return Field(name, "set", separator=separator)
+        return None if differs else Field(name)
+    if not all(value.is_integer() for value in numbers if math.isfinite(value)):
+        return Field(name, "numeric")
+    if differs:
+        return None
+    if len(known) <= FEW_VALUES:
+        return Field(name)
+    values = np.full(len(texts), np.nan)
+    values[[place for place, text in enumerate(texts) if text is not None]] = numbers
+    return Field(name, _better_kind(values[places][present], places[present], labels[present]))
+
+
+def _numbers(texts: list[str]) -> list[float] | None:
+    """The texts as numbers, or None where one is not; 007 is a name, not a number."""
+    numbers = []
+    for text in texts:
+        digits = text.lstrip("+-")
+        if "_" in text or (len(digits) > 1 and digits[0] == "0" and digits[1].isdigit()):
+            return None
+        try:
+            numbers.append(float(text))
+        except ValueError:
+            return None
+    return numbers or None
+
+
+def _separator(texts: list[str]) -> str:
+    """The separator of a set's cells: in many cells, and with members that come again in other cells."""
+    for separator in SEPARATORS:
+        cells = [text.split(separator) for text in texts]
+        several = sum(len(cell) > 1 for cell in cells)
+        members = {member for cell in cells for member in cell}
+        if several >= 0.2 * len(cells) and several > 2 and 2 * len(members) < sum(map(len, cells)):
+            return separator
+    return ""
+
+
+def _better_kind(values: NDArray[np.float64], places: NDArray[np.int64], labels: NDArray[np.float32]) -> str:
+    """Integers may be ids or magnitudes: whichever reading predicts held-out rows better by its rates alone.
+
+    Without evidence, when the buckets of a number predict no better than the base rate, it is a category.
+    """
+    bounds = np.unique(np.quantile(values, np.linspace(0, 1, 65)[1:-1]))
+    as_number = _held_out_loss(np.searchsorted(bounds, values), labels)
+    as_category = _held_out_loss(np.unique(places, return_inverse=True)[1], labels)
+    no_better = _held_out_loss(np.zeros(len(labels), dtype=np.int64), labels)
+    return "numeric" if as_number < min(as_category, EVIDENCE * no_better) else "categorical"
+
+
+def _held_out_loss(groups: NDArray[np.int64], labels: NDArray[np.float32], strength: float = 10.0) -> float:
+    """Log loss of a group's smoothed rate, fitted on every other row and read on the rest, both ways."""
+    total = 0.0
+    size, even = int(groups.max()) + 1, np.arange(len(groups)) % 2 == 0
+    for fit, held in ((even, ~even), (~even, even)):
+        base = float(np.clip(labels[fit].mean(), 1e-6, 1 - 1e-6))
+        shown = np.bincount(groups[fit], minlength=size)
+        clicked = np.bincount(groups[fit], weights=labels[fit], minlength=size)
+        rate = ((clicked + strength * base) / (shown + strength))[groups[held]]
+        total -= float(np.where(labels[held] > 0, np.log(rate), np.log1p(-rate)).sum())
+    return total / len(groups)

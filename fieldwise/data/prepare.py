@@ -1,0 +1,317 @@
+"""Raw rows -> a prepared folder: stage the parts, fit the encoder on training rows, encode all of them.
+
+Rows pass in chunks. Staged parts are parquet files, so that the text is parsed once; DuckDB counts values
+there, out of memory where it must.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyarrow import parquet
+
+from fieldwise.data.dataset import PARTS, array_file, write_facts
+from fieldwise.data.encoder import (
+    Encoder,
+    FieldCode,
+    _number,
+    fit_thresholds,
+    fit_vocabulary,
+    log_square,
+    texts_of,
+)
+from fieldwise.data.formats import quoted, text_of
+from fieldwise.data.infer import SAMPLE_ROWS, infer_schema
+from fieldwise.data.schema import Field, Schema
+from fieldwise.errors import ConfigError, DataError
+from fieldwise.files import whole_folder
+
+Rows = Callable[[], Iterator[pa.Table]]
+Progress = Callable[[str, int], None]
+LABEL, WEIGHT = "__label__", "__weight__"
+
+
+@dataclass(frozen=True)
+class Split:
+    """Which part a row goes to: at random by `shares`, or in the order of a column `by` (`row`: file order)."""
+
+    shares: tuple[float, float, float] = (0.8, 0.1, 0.1)
+    by: str = ""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.shares) < 0 or abs(sum(self.shares) - 1) > 1e-6 or self.shares[0] <= 0:
+            raise ConfigError(f"--split needs three shares that sum to 1, training first, found {self.shares}")
+
+
+def prepare(
+    sources: Mapping[str, Rows],
+    out: Path,
+    label: str,
+    schema: Schema | None = None,
+    split: Split | None = None,
+    weight: str = "",
+    force: bool = False,
+    progress: Progress = lambda step, rows: None,
+) -> dict[str, Any]:
+    """Writes the prepared folder `out` and returns its facts.
+
+    `sources` holds rows for `train` and, where they are given apart, `valid` and `test`; without them the
+    training rows are split.
+    """
+    with whole_folder(out, force) as folder:
+        stage = folder / "stage"
+        stage.mkdir()
+        columns = [*schema.names] if schema else None
+        rows, positives = _stage(sources, stage, label, weight, columns, split or Split(), progress)
+        notes: list[str] = []
+        if schema is None:
+            schema, notes = _infer(stage, label, weight)
+        (folder / "schema.toml").write_text(schema.to_toml(), encoding="utf-8")
+        encoder = fit_encoder(schema, stage / "train.parquet", progress)
+        encoder.save(folder / "encoder")
+        digest = _encode_parts(encoder, stage, folder, rows, bool(weight), progress)
+        write_facts(folder, encoder.layout, rows, positives, digest)
+        shutil.rmtree(stage)
+    return {
+        "data": str(out),
+        "rows": rows,
+        "positive_rate": {part: positives[part] / rows[part] for part in rows},
+        "fields": {f.name: {"kind": f.kind, "size": c.size} for f, c in zip(schema.fields, encoder.codes, strict=True)},
+        "notes": notes,
+    }
+
+
+def _stage(
+    sources: Mapping[str, Rows],
+    stage: Path,
+    label: str,
+    weight: str,
+    columns: list[str] | None,
+    split: Split,
+    progress: Progress,
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Writes the parts as parquet, label checked; returns their rows and positives."""
+    assign = _assigner(sources, split) if set(sources) == {"train"} else None
+    rows: dict[str, int] = dict.fromkeys(PARTS, 0)
+    positives: dict[str, int] = dict.fromkeys(PARTS, 0)
+    with ExitStack() as stack:
+        writers: dict[str, parquet.ParquetWriter] = {}
+        for source, read in sources.items():
+            passed = 0
+            for chunk in read():
+                staged = _labelled(chunk, label, weight, columns, passed, source)
+                parts = np.full(len(staged), PARTS.index(source)) if assign is None else assign(chunk, passed)
+                passed += len(staged)
+                for number, part in enumerate(PARTS):
+                    own = staged if (parts == number).all() else staged.filter(pa.array(parts == number))
+                    if not len(own):
+                        continue
+                    if part not in writers:
+                        writer = parquet.ParquetWriter(stage / f"{part}.parquet", own.schema, compression="snappy")
+                        writers[part] = stack.enter_context(writer)
+                    writers[part].write_table(own.cast(writers[part].schema))
+                    rows[part] += len(own)
+                    positives[part] += int(own[LABEL].to_numpy().sum())
+                progress("reading", passed)
+    if not rows["train"]:
+        raise DataError("there are no training rows: the file is empty, or the split leaves none")
+    if positives["train"] in (0, rows["train"]):
+        only = 1 if positives["train"] else 0
+        raise DataError(
+            f"label '{label}' is always {only} in the {rows['train']} training rows; a model needs both 0 and 1"
+        )
+    return {p: n for p, n in rows.items() if n}, {p: positives[p] for p, n in rows.items() if n}
+
+
+def _labelled(
+    chunk: pa.Table, label: str, weight: str, columns: list[str] | None, passed: int, source: str
+) -> pa.Table:
+    for name in (label, *([weight] if weight else ())):
+        if name not in chunk.column_names:
+            known = ", ".join(chunk.column_names)
+            raise DataError(f"column '{name}' is missing in the {source} rows; they have: {known}")
+    if columns is not None:
+        missing = [name for name in columns if name not in chunk.column_names]
+        if missing:
+            raise DataError(f"column '{missing[0]}' of the schema is missing in the {source} rows")
+    kept = chunk.select(columns or [name for name in chunk.column_names if name not in (label, weight)])
+    kept = kept.append_column(LABEL, pa.array(read_labels(chunk[label], label, passed)))
+    if weight:
+        texts, places = texts_of(chunk[weight])
+        weights = np.array([_number(text, weight) for text in texts])[places]
+        if not (weights >= 0).all():
+            row = int(np.flatnonzero(~(weights >= 0))[0])
+            raise DataError(
+                f"weights must be 0 or more, found {weights[row]} (column '{weight}', row {passed + row + 1})"
+            )
+        kept = kept.append_column(WEIGHT, pa.array(weights.astype(np.float32)))
+    return kept
+
+
+def read_labels(column: pa.ChunkedArray, name: str = "label", passed: int = 0) -> NDArray[np.uint8]:
+    """0/1 of a label column, whatever its type; anything else is refused with its row."""
+    texts, places = texts_of(column)
+    codes = np.array([_label(text) for text in texts], dtype=np.int8)[places]
+    if (codes < 0).any():
+        row = int(np.flatnonzero(codes < 0)[0])
+        found = texts[places[row]]
+        shown = "nothing" if found is None else repr(found[:40])
+        raise DataError(f"label '{name}' must be 0 or 1, found {shown} (row {passed + row + 1})")
+    return codes.astype(np.uint8)
+
+
+def _label(text: str | None) -> int:
+    return {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1, "False": 0, "True": 1}.get(text or "", -1)
+
+
+def _assigner(sources: Mapping[str, Rows], split: Split) -> Callable[[pa.Table, int], NDArray[np.int64]]:
+    """A function from a chunk and the rows before it to the part number of each of its rows."""
+    edges = np.cumsum(split.shares)[:2]
+    if not split.by:
+        # One stream of random numbers over the whole file, so that chunks do not matter.
+        random = np.random.default_rng(split.seed)
+        return lambda chunk, passed: np.searchsorted(edges, random.random(len(chunk)), side="right")
+    counts: dict[str, int] = {}
+    total = 0
+    for chunk in sources["train"]():
+        if split.by in chunk.column_names:
+            texts, places = texts_of(chunk[split.by])
+            for place, n in enumerate(np.bincount(places, minlength=len(texts)).tolist()):
+                if n:
+                    counts[texts[place] or ""] = counts.get(texts[place] or "", 0) + n
+        elif split.by != "row":
+            known = ", ".join(chunk.column_names)
+            raise DataError(
+                f"--split-by column '{split.by}' is missing; the file has: {known} (or `row`, the file's order)"
+            )
+        total += len(chunk)
+    if not counts:
+        bounds = np.floor(edges * total + 1e-9)
+        return lambda chunk, passed: np.searchsorted(bounds, np.arange(passed, passed + len(chunk)), side="right")
+    part_of = _parts_by_value(counts, edges)
+
+    def by_value(chunk: pa.Table, passed: int) -> NDArray[np.int64]:
+        texts, places = texts_of(chunk[split.by])
+        return np.array([part_of.get(text or "", 0) for text in texts])[places]
+
+    return by_value
+
+
+def _parts_by_value(counts: dict[str, int], edges: NDArray[np.float64]) -> dict[str, int]:
+    """Values named after the parts name them; others are put in order and cut where the shares say."""
+    if set(counts) <= set(PARTS):
+        return {value: PARTS.index(value) for value in counts}
+    try:
+        ordered = sorted(counts, key=float)
+    except ValueError:
+        ordered = sorted(counts)
+    before = np.cumsum([0, *(counts[value] for value in ordered)])[:-1] / sum(counts.values())
+    return dict(zip(ordered, np.searchsorted(edges, before + 1e-9, side="right").tolist(), strict=True))
+
+
+def _infer(stage: Path, label: str, weight: str) -> tuple[Schema, list[str]]:
+    chunks, taken = [], 0
+    for batch in parquet.ParquetFile(stage / "train.parquet").iter_batches(50_000):
+        chunks.append(pa.Table.from_batches([batch]))
+        taken += batch.num_rows
+        if taken >= SAMPLE_ROWS:
+            break
+    sample = pa.concat_tables(chunks)
+    labels = sample[LABEL].to_numpy().astype(np.float32)
+    fields = [name for name in sample.column_names if name not in (LABEL, WEIGHT)]
+    return infer_schema(sample.select(fields), labels, label, weight)
+
+
+def fit_encoder(schema: Schema, staged: Path, progress: Progress = lambda step, rows: None) -> Encoder:
+    """Vocabularies and thresholds from the staged training rows."""
+    import duckdb
+
+    codes = []
+    with duckdb.connect(config={"threads": 2, "memory_limit": "1GB", "temp_directory": str(staged.parent)}) as base:
+        for number, field in enumerate(schema.fields, 1):
+            codes.append(_fit(field, base, staged))
+            progress("fitting", number)
+    return Encoder(schema, codes)
+
+
+def _fit(field: Field, base: Any, staged: Path) -> FieldCode:
+    source = f"read_parquet({quoted(str(staged))})"
+    column = '"' + field.name.replace('"', '""') + '"'
+    none = np.empty(0)
+    if field.kind == "numeric" and field.buckets == "explicit":
+        return FieldCode(field, {}, fit_thresholds(field, none, none.astype(np.int64)))
+    if field.kind == "numeric":
+        query = f"SELECT TRY_CAST({column} AS DOUBLE) AS v, count(*) AS n FROM {source} GROUP BY v ORDER BY v"
+        found = base.sql(query).fetchnumpy()
+        values = np.ma.filled(np.ma.asarray(found["v"], dtype=np.float64), np.nan)
+        keep = np.isfinite(values)
+        values, counts = values[keep], np.asarray(found["n"], dtype=np.int64)[keep]
+        if field.buckets != "log-square":
+            return FieldCode(field, {}, fit_thresholds(field, values, counts))
+        pairs = [(log_square(value), int(n)) for value, n in zip(values.tolist(), counts.tolist(), strict=True)]
+        return FieldCode(field, fit_vocabulary(field, _summed(pairs)), none)
+    width = 1
+    if field.kind == "set":
+        kind = str(base.sql(f"SELECT {column} FROM {source} LIMIT 0").types[0])
+        cell = column if kind.endswith("[]") else f"string_split({column}::VARCHAR, {quoted(field.separator)})"
+        query = f"SELECT max(len(list_distinct({cell}))) FROM {source}"
+        width = min(field.max_values, max(1, int(base.sql(query).fetchall()[0][0] or 1)))
+        source, column = f"(SELECT unnest(list_distinct({cell})) AS member FROM {source})", "member"
+    if field.hash_buckets:
+        return FieldCode(field, {}, none, width)
+    rows = base.sql(f"SELECT {column} AS v, count(*) AS n FROM {source} GROUP BY v").fetchall()
+    return FieldCode(field, fit_vocabulary(field, _summed((text_of(v) or "", n) for v, n in rows)), none, width)
+
+
+def _summed(pairs: Iterator[tuple[str, int]] | Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Counts of texts that different raw values share, such as 3 and 3.0."""
+    total: dict[str, int] = {}
+    for text, n in pairs:
+        total[text] = total.get(text, 0) + n
+    return list(total.items())
+
+
+def _encode_parts(
+    encoder: Encoder, stage: Path, folder: Path, rows: dict[str, int], weighted: bool, progress: Progress
+) -> str:
+    digest = hashlib.blake2b(json.dumps([encoder.layout.sizes, encoder.layout.widths]).encode(), digest_size=16)
+    done = 0
+    for part, n in rows.items():
+        with ExitStack() as stack:
+            files: dict[str, tuple[type, tuple[int, ...]]] = {
+                "ids": (np.int32, (n, encoder.layout.columns)),
+                "labels": (np.uint8, (n,)),
+            }
+            if weighted:
+                files["weights"] = (np.float32, (n,))
+            arrays = {
+                name: stack.enter_context(array_file(folder / part / f"{name}.npy", kind, shape))
+                for name, (kind, shape) in files.items()
+            }
+            for chunk in staged_chunks(stage / f"{part}.parquet"):
+                digest.update(arrays["ids"].append(encoder.transform(chunk)))
+                digest.update(arrays["labels"].append(chunk[LABEL].to_numpy()))
+                if weighted:
+                    digest.update(arrays["weights"].append(chunk[WEIGHT].to_numpy()))
+                done += len(chunk)
+                progress("encoding", done)
+    return digest.hexdigest()
+
+
+def staged_chunks(path: Path) -> Iterator[pa.Table]:
+    """Staged rows; text columns come with their dictionaries, which spares hashing every cell again."""
+    names = parquet.read_schema(path)
+    text = [field.name for field in names if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
+    for batch in parquet.ParquetFile(path, read_dictionary=text).iter_batches(100_000):
+        yield pa.Table.from_batches([batch])

@@ -1,0 +1,188 @@
+"""What the columns are: fields and their kinds, written down or inferred, kept in schema.toml."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fieldwise.errors import ConfigError, unknown
+from fieldwise.toml import dumps
+
+KINDS = ("categorical", "numeric", "set")
+BUCKETS = ("quantile", "count", "log-square", "explicit")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The shape of encoded rows: how many categories and how many id columns each field has.
+
+    >>> layout = Layout((3, 5, 4), (1, 2, 1))
+    >>> layout.rows, layout.columns, layout.column_fields, layout.column_offsets
+    (12, 4, [0, 1, 1, 2], [0, 3, 3, 8])
+    """
+
+    sizes: tuple[int, ...]
+    widths: tuple[int, ...]
+
+    @classmethod
+    def of(cls, sizes: Sequence[int]) -> Layout:
+        """A layout without set fields."""
+        return cls(tuple(sizes), (1,) * len(sizes))
+
+    def only(self, fields: Sequence[int]) -> Layout:
+        """The layout of some of the fields."""
+        return Layout(tuple(self.sizes[f] for f in fields), tuple(self.widths[f] for f in fields))
+
+    def columns_of(self, fields: Sequence[int]) -> list[int]:
+        """The id columns of some of the fields."""
+        return [column for field in fields for column, of in enumerate(self.column_fields) if of == field]
+
+    @property
+    def fields(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def rows(self) -> int:
+        return sum(self.sizes)
+
+    @property
+    def columns(self) -> int:
+        return sum(self.widths)
+
+    @property
+    def has_sets(self) -> bool:
+        return self.columns > self.fields
+
+    @property
+    def offsets(self) -> list[int]:
+        return [0, *itertools.accumulate(self.sizes)][:-1]
+
+    @property
+    def column_fields(self) -> list[int]:
+        return [field for field, width in enumerate(self.widths) for _ in range(width)]
+
+    @property
+    def column_offsets(self) -> list[int]:
+        return [self.offsets[field] for field in self.column_fields]
+
+    @property
+    def first_columns(self) -> list[int]:
+        starts = [0, *itertools.accumulate(self.widths)]
+        return [starts[field] for field in self.column_fields]
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field. Which settings matter depends on the kind.
+
+    categorical, set: `min_count` occurrences in the training rows earn a value an id of its own, the rest
+    share `other`; `hash_buckets` > 0 hashes values into so many ids instead. set: `separator` stands between
+    the values of a cell; at most `max_values` of them count. numeric: `buckets` says how thresholds are
+    found (`quantile`: `max_buckets` of equal frequency; `count`: a threshold whenever more than `bucket_count`
+    rows have passed; `log-square`: floor(ln(v)^2) above 2; `explicit`: `thresholds` as given).
+    """
+
+    name: str
+    kind: str = "categorical"
+    min_count: int = 2
+    hash_buckets: int = 0
+    separator: str = "|"
+    max_values: int = 32
+    buckets: str = "quantile"
+    max_buckets: int = 64
+    bucket_count: int = 20
+    thresholds: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ConfigError(f"field '{self.name}': " + unknown("kind", self.kind, KINDS))
+        if self.buckets not in BUCKETS:
+            raise ConfigError(f"field '{self.name}': " + unknown("buckets", self.buckets, BUCKETS))
+        for setting, least in (("min_count", 1), ("hash_buckets", 0), ("max_values", 1), ("max_buckets", 2)):
+            if getattr(self, setting) < least:
+                found = getattr(self, setting)
+                raise ConfigError(f"field '{self.name}': {setting} must be at least {least}, found {found}")
+        if self.kind == "set" and not self.separator:
+            raise ConfigError(f"field '{self.name}': a set needs a separator, found an empty one")
+        if self.buckets == "explicit" and list(self.thresholds) != sorted(set(self.thresholds)):
+            raise ConfigError(f"field '{self.name}': thresholds must rise, found {list(self.thresholds)}")
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The label column and the fields, in the order of the encoded columns."""
+
+    label: str
+    fields: tuple[Field, ...]
+    weight: str = ""
+
+    def __post_init__(self) -> None:
+        names = self.names
+        if not names:
+            raise ConfigError("a schema needs at least one field, found none")
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigError(f"field names must differ, found '{name}' {names.count(name)} times")
+            if name in (self.label, self.weight):
+                raise ConfigError(f"'{name}' is the label or weight column and cannot be a field too")
+
+    @property
+    def names(self) -> list[str]:
+        return [field.name for field in self.fields]
+
+    def to_toml(self) -> str:
+        """The schema as text; settings that keep their default are left out."""
+        tables = []
+        for field in self.fields:
+            values = dataclasses.asdict(field)
+            default = dataclasses.asdict(Field(field.name))
+            tables.append({k: v for k, v in values.items() if k in ("name", "kind") or v != default[k]})
+        head = {"label": self.label} | ({"weight": self.weight} if self.weight else {})
+        return dumps(head | {"field": tables})
+
+    @classmethod
+    def from_toml(cls, text: str, where: str) -> Schema:
+        """Reads `to_toml`'s text; unknown keys are refused with the nearest name."""
+        try:
+            values = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"not a TOML file: {error} ({where})") from None
+        tables = values.pop("field", [])
+        check_keys(values, {"label": str, "weight": str}, "schema setting", where)
+        kinds: dict[str, type | tuple[type, ...]] = {
+            f.name: {"int": int, "str": str}.get(str(f.type), list) for f in dataclasses.fields(Field)
+        }
+        fields = []
+        for table in tables if isinstance(tables, list) else [tables]:
+            check_keys(table, kinds, "field setting", where)
+            if "name" not in table:
+                raise ConfigError(f"each [[field]] needs a name ({where})")
+            if "thresholds" in table:
+                table["thresholds"] = tuple(float(t) for t in table["thresholds"])
+            fields.append(Field(**table))
+        if "label" not in values:
+            raise ConfigError(f'a schema needs label = "COLUMN" ({where})')
+        return cls(fields=tuple(fields), **values)
+
+    @classmethod
+    def load(cls, path: Path) -> Schema:
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot read the schema: {error} ({path})") from None
+        return cls.from_toml(text, str(path))
+
+
+def check_keys(values: dict[str, Any], known: dict[str, type | tuple[type, ...]], kind: str, where: str) -> None:
+    """Refuses keys that nobody knows and values of another type."""
+    for key, value in values.items():
+        if key not in known:
+            raise ConfigError(f"{unknown(kind, key, known)} ({where})")
+        if not isinstance(value, known[key]) or (isinstance(value, bool) and known[key] is int):
+            expected = getattr(known[key], "__name__", str(known[key]))
+            raise ConfigError(f"{kind} '{key}' must be a {expected}, found {value!r} ({where})")

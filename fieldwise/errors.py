@@ -1,0 +1,38 @@
+"""What a user's mistake raises: one line with the rule, the value found, where, and the way out."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class FieldwiseError(Exception):
+    """A mistake that the user can mend; the command line prints its one line and exits with 2."""
+
+
+class DataError(FieldwiseError):
+    """A file or a table is not what the schema says."""
+
+
+class ConfigError(FieldwiseError):
+    """A setting is unknown or out of range."""
+
+
+class BundleError(FieldwiseError):
+    """A folder is not a bundle, a run or a prepared data set, or is damaged."""
+
+
+class TrainingError(FieldwiseError):
+    """Training cannot go on: the loss is not a number, or a run is already there."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> str:
+    """The line for a name that nobody knows, with the nearest one.
+
+    >>> unknown("model", "pnn", ["lr", "ipnn"])
+    "unknown model 'pnn'; did you mean 'ipnn'? available: ipnn, lr"
+    """
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f" did you mean '{near[0]}'?" if near else ""
+    return f"unknown {kind} '{name}';{hint} available: {', '.join(names)}"

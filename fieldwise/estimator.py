@@ -1,0 +1,152 @@
+"""The scikit-learn face of the same path: prepare, train, predict, in memory and a temporary folder."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted
+
+from fieldwise import bundle
+from fieldwise.config import load_config
+from fieldwise.data.formats import as_table
+from fieldwise.data.prepare import Split, prepare
+from fieldwise.data.schema import Schema
+from fieldwise.errors import DataError
+from fieldwise.files import whole_folder
+from fieldwise.predictor import Predictor
+from fieldwise.train import train
+
+WEIGHT = "__sample_weight__"
+
+
+class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A model as a scikit-learn classifier.
+
+    model: a name of `fieldwise models`; settings: overrides as on the command line, such as
+    {"train.lr": 3e-4, "model.dim": 20}; schema: a Schema or the path of a schema.toml, inferred without one;
+    valid_share: how much of the rows is held out for early stopping where fit gets no eval_set.
+    """
+
+    def __init__(
+        self,
+        model: str = "pin",
+        settings: dict[str, Any] | None = None,
+        schema: Schema | str | Path | None = None,
+        valid_share: float = 0.1,
+        seed: int = 0,
+        device: str = "auto",
+    ) -> None:
+        self.model = model
+        self.settings = settings
+        self.schema = schema
+        self.valid_share = valid_share
+        self.seed = seed
+        self.device = device
+
+    def fit(self, X: Any, y: Any, eval_set: Any = None, sample_weight: Any = None) -> Classifier:
+        """Trains on the rows X with 0/1 responses y; eval_set is (X, y) or [(X, y)] to stop early on."""
+        base = {"model.name": self.model, "seed": self.seed, "device": self.device, **(self.settings or {})}
+        config = load_config(base=base)
+        self.classes_, codes = np.unique(np.asarray(y), return_inverse=True)
+        if len(self.classes_) != 2:
+            raise DataError(f"y must have two classes, found {len(self.classes_)}")
+        schema = None if self.schema is None else _schema(self.schema)
+        label = schema.label if schema else _label_name(as_table(X).column_names, y)
+        table = _labelled(X, codes, label, sample_weight)
+        self.n_features_in_ = table.num_columns - 1 - (sample_weight is not None)
+        sources = {"train": lambda: _chunks(table)}
+        split = Split((1 - self.valid_share, self.valid_share, 0.0), seed=self.seed)
+        if eval_set is not None:
+            held_x, held_y = eval_set[0] if isinstance(eval_set, list) else eval_set
+            held_codes = np.searchsorted(self.classes_, np.asarray(held_y))
+            held = _labelled(held_x, held_codes, label, None if sample_weight is None else np.ones(len(held_y)))
+            sources["valid"] = lambda: _chunks(held)
+        with tempfile.TemporaryDirectory() as folder:
+            data, run = Path(folder) / "data", Path(folder) / "run"
+            prepare(sources, data, label, schema, split, weight="" if sample_weight is None else WEIGHT)
+            self.report_ = train(config, data, run)
+            self._keep(run / "bundle")
+        return self
+
+    def _keep(self, folder: Path) -> None:
+        """The bundle lives in memory as its files, so that copies and pickles of the estimator carry it."""
+        names = [path for path in folder.rglob("*") if path.is_file()]
+        self.bundle_ = {path.relative_to(folder).as_posix(): path.read_bytes() for path in names}
+        self.__dict__.pop("_predictor", None)
+
+    def _write(self, folder: Path) -> None:
+        for name, content in self.bundle_.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+
+    @property
+    def predictor(self) -> Predictor:
+        """The fitted predictor."""
+        check_is_fitted(self, "bundle_")
+        if "_predictor" not in self.__dict__:
+            with tempfile.TemporaryDirectory() as folder:
+                self._write(Path(folder))
+                self._predictor = Predictor.load(folder, self.device)
+        return self._predictor
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Probabilities of the two classes, (n, 2)."""
+        positive = self.predictor.predict(X)
+        return np.column_stack([1 - positive, positive])
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The likelier class of each row."""
+        likelier = (self.predict_proba(X)[:, 1] > 0.5).astype(int)
+        return np.asarray(np.asarray(self.classes_)[likelier])
+
+    def save(self, path: str | Path, force: bool = False) -> None:
+        """Writes the bundle, for `load`, the command line and the server."""
+        check_is_fitted(self, "bundle_")
+        with whole_folder(Path(path), force) as folder:
+            self._write(folder)
+
+    @classmethod
+    def load(cls, path: str | Path, device: str = "auto") -> Classifier:
+        """An estimator from a run or a bundle folder; its classes are 0 and 1."""
+        folder = bundle.locate(Path(path))
+        config = bundle.load(folder).config
+        loaded = cls(config.model, seed=config.seed, device=device)
+        loaded.classes_ = np.array([0, 1])
+        loaded._keep(folder)
+        return loaded
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        return {key: value for key, value in state.items() if key != "_predictor"}
+
+
+def _label_name(columns: list[str], y: Any) -> str:
+    """The name of the response: y's own where it has one, and none of X's."""
+    candidates = [str(getattr(y, "name", None) or "label"), "label", "__label_of_fit__"]
+    return next(name for name in candidates if name not in columns)
+
+
+def _labelled(rows: Any, codes: NDArray[Any], label: str, weights: Any) -> pa.Table:
+    table = as_table(rows)
+    if len(table) != len(codes):
+        raise DataError(f"X and y must have one length, found {len(table)} and {len(codes)}")
+    table = table.append_column(label, pa.array(codes.astype(np.int8)))
+    if weights is not None:
+        table = table.append_column(WEIGHT, pa.array(np.asarray(weights, dtype=np.float64)))
+    return table
+
+
+def _chunks(table: pa.Table) -> Iterator[pa.Table]:
+    for first in range(0, len(table), 100_000):
+        yield table.slice(first, 100_000)
+
+
+def _schema(schema: Schema | str | Path) -> Schema:
+    return schema if isinstance(schema, Schema) else Schema.load(Path(schema))

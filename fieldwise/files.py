@@ -1,0 +1,62 @@
+"""Files and folders that appear whole or not at all."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fieldwise.errors import FieldwiseError
+
+
+@contextmanager
+def whole_folder(path: Path, force: bool = False) -> Iterator[Path]:
+    """A new folder beside `path` to write into; it takes that name when the block ends well."""
+    if path.exists() and not force and (not path.is_dir() or any(path.iterdir())):
+        raise FieldwiseError(f"{path} is already there; choose another name, or replace it with --force")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _sweep(path)
+    work = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    work.mkdir()
+    try:
+        yield work
+        old = path.with_name(f".{path.name}.{os.getpid()}.old")
+        if path.exists():
+            path.rename(old)
+        work.rename(path)
+        shutil.rmtree(old, ignore_errors=True)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _sweep(path: Path) -> None:
+    """Removes what killed processes left behind for this name, and this process's own."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        owner = left.name.split(".")[-2]
+        if owner == str(os.getpid()) or (owner.isdigit() and not _alive(int(owner))):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A new file name beside `path` to write to; the file takes its place when the block ends well."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    work = path.with_name(f".{path.name}.{os.getpid()}.tmp{path.suffix}")
+    try:
+        yield work
+        work.replace(path)
+    finally:
+        work.unlink(missing_ok=True)

@@ -1,0 +1,150 @@
+import json
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fieldwise.config import load_config
+from fieldwise.data.dataset import Dataset
+from fieldwise.data.prepare import Split, prepare
+from fieldwise.data.world import World
+from fieldwise.errors import BundleError, ConfigError, TrainingError
+from fieldwise.train import train
+
+
+def settings(**overrides):
+    return {
+        "model.name": "fnn",
+        "model.dim": 4,
+        "model.hidden": (8,),
+        "train.epochs": 3,
+        "train.batch_size": 100,
+        "train.lr": 0.01,
+        **{key.replace("__", "."): value for key, value in overrides.items()},
+    }
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("train") / "data"
+    log = World("demo").log(1500).table
+    prepare({"train": lambda: iter([log])}, folder, "click", split=Split(seed=1))
+    return folder
+
+
+def run(data, out, **overrides):
+    return train(load_config(base=settings(**overrides)), data, out)
+
+
+def test_a_run_leaves_what_it_promises(data, tmp_path):
+    report = run(data, tmp_path / "run")
+    found = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"config.toml", "log.jsonl", "checkpoint", "bundle", "report.json", "DONE"} <= found
+    assert json.loads((tmp_path / "run" / "report.json").read_text()) == report
+    assert report["test"]["rows"] == Dataset.open(data).parts["test"].rows
+    events = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert [e["epoch"] for e in events if e["event"] == "valid"] == [1, 2, 3]
+    resolved = load_config(tmp_path / "run" / "config.toml")
+    assert resolved.options["norm"] == "layer"
+    assert resolved.train.sparse_mode == "paper"
+
+
+def test_same_seed_same_run_and_another_seed_another(data, tmp_path):
+    first = run(data, tmp_path / "a", seed=3)
+    again = run(data, tmp_path / "b", seed=3)
+    other = run(data, tmp_path / "c", seed=4)
+    assert first["test"] == again["test"]
+    assert first["test"]["log_loss"] != other["test"]["log_loss"]
+
+
+def test_training_stops_when_validation_does_not_improve(data, tmp_path):
+    report = run(data, tmp_path / "run", train__lr=0.3, train__epochs=30, train__patience=1)
+    assert report["epochs"] < 30
+    assert report["best_epoch"] <= report["epochs"] - 2
+    events = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    losses = [e["log_loss"] for e in events if e["event"] == "valid"]
+    assert losses.index(min(losses)) + 1 == report["best_epoch"]
+
+
+def test_weights_of_zero_take_rows_out(tmp_path):
+    log = World("demo").log(800).table
+    keep = np.arange(800) % 2
+    labels = np.where(keep, log["click"].to_numpy(), 1 - log["click"].to_numpy())
+    flipped = log.set_column(0, "click", pa.array(labels)).append_column("w", pa.array(keep.astype(float)))
+    prepare({"train": lambda: iter([flipped])}, tmp_path / "data", "click", weight="w")
+    weighted = Dataset.open(tmp_path / "data").parts["train"]
+    assert weighted.weights is not None
+    config = load_config(base={"model.name": "lr", "train.epochs": 2, "train.lr": 0.01})
+    found = train(config, tmp_path / "data", tmp_path / "run")
+    assert 0.05 < found["valid"]["positive_rate"] < 0.5  # the flipped rows, mostly positive, do not count
+
+
+def test_nan_stops_with_the_step(data, tmp_path):
+    with pytest.raises(TrainingError, match=r"the loss is (nan|inf) at step \d+; lower train.lr"):
+        run(data, tmp_path / "run", train__optimizer="sgd", train__lr=1e30, model__norm="none")
+    assert not (tmp_path / "run" / "DONE").exists()
+
+
+def test_another_run_is_never_overwritten(data, tmp_path):
+    run(data, tmp_path / "run", train__epochs=1)
+    with pytest.raises(TrainingError, match="--resume"):
+        run(data, tmp_path / "run", train__epochs=1)
+    with pytest.raises(ConfigError, match="did you mean 'dim'"):
+        run(data, tmp_path / "new", model__dmi=3)
+    assert not (tmp_path / "new").exists()
+
+
+def test_l2_terms_are_what_they_say(data, tmp_path):
+    """One SGD step with and without a penalty differ by lr times its gradient."""
+
+    def weights(name, **overrides):
+        base = {"train__optimizer": "sgd", "train__momentum": 0.0, "train__epochs": 1, "train__batch_size": 10**6}
+        run(data, tmp_path / name, **base, train__lr=0.1, **overrides)
+        return load_file(tmp_path / name / "bundle" / "weights.safetensors")
+
+    torch.manual_seed(0)
+    plain = weights("plain")
+    key = "embedding.tables.0.weight"
+    part = Dataset.open(data).parts["train"]
+    start = None
+    for kind, reduction, scale in (("l2_full", "mean", None), ("l2", "mean", part.rows), ("l2", "sum", 1)):
+        found = weights(f"{kind}-{reduction}", **{f"train__{kind}": 0.5, "train__l2_reduction": reduction})
+        change = (plain[key] - found[key]).double()
+        if kind == "l2_full":
+            start = change / (0.1 * 0.5)  # lr * lambda * w
+            continue
+        offsets = np.array(Dataset.open(data).layout.column_offsets)
+        counts = member_weights(part.ids, offsets, Dataset.open(data).layout, start)
+        torch.testing.assert_close(change, 0.1 * 0.5 / scale * counts, rtol=2e-3, atol=2e-6)
+
+
+def member_weights(ids, offsets, layout, table):
+    """The gradient of half the squared norms of all looked-up field vectors, by a slow loop over rows."""
+    gradient = torch.zeros_like(table)
+    for row in np.array(ids):
+        for field in range(layout.fields):
+            columns = [c for c in layout.columns_of([field]) if row[c] >= 0]
+            places = [int(row[c] + offsets[c]) for c in columns]
+            mean = table[places].mean(dim=0)
+            for place in places:
+                gradient[place] += mean / len(places)
+    return gradient
+
+
+def test_no_validation_part_is_refused(tmp_path):
+    log = World("demo").log(300).table
+    prepare({"train": lambda: iter([log])}, tmp_path / "data", "click", split=Split((1.0, 0.0, 0.0)))
+    with pytest.raises(BundleError, match="validation"):
+        run(tmp_path / "data", tmp_path / "run")
+
+
+def test_several_evaluations_an_epoch(data, tmp_path):
+    run(data, tmp_path / "run", train__epochs=2, train__evaluations=3)
+    events = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    steps = [e["step"] for e in events if e["event"] == "valid"]
+    assert len(steps) == 6
+    assert steps == sorted(set(steps))
+    assert all(math.isfinite(e["log_loss"]) for e in events if e["event"] == "valid")
