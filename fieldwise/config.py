@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from fieldwise.errors import ConfigError, unknown
 from fieldwise.toml import dumps
@@ -17,12 +17,14 @@ from fieldwise.toml import dumps
 class TrainSettings:
     """How to train.
 
-    patience: evaluations without a better validation log loss before training stops. L2 terms are lambda/2 times
+    batch_size 0 takes a 400th of the training rows, at least 50 and at most 2000, so that small data see enough
+    steps. patience: evaluations without a better validation log loss before training stops. L2 terms are lambda/2 times
     a sum of squares: `l2` of the looked-up rows, averaged over the batch (`l2_reduction` sum: the paper's numbers),
-    `l2_full` of whole tables, `l2_weights` of kernels, sub-networks, DNN and attention. `init` fills the tables.
+    `l2_full` of whole tables, `l2_weights` of kernels, sub-networks, DNN and attention. `init` fills the tables,
+    and with `base_rate_start` the output's bias starts at the log-odds of the training rows' rate.
     """
 
-    batch_size: int = 1000
+    batch_size: int = 0
     epochs: int = 20
     patience: int = 2
     lr: float = 1e-3
@@ -39,12 +41,13 @@ class TrainSettings:
     schedule: str = "constant"
     warmup: int = 0
     clip: float = 0.0
-    l2: float = 0.0
+    l2: float = 1e-3
     l2_reduction: str = "mean"
     l2_full: float = 0.0
     l2_weights: float = 0.0
-    init: str = "uniform-nk"
-    init_scale: float = 1.0
+    init: str = "normal"
+    init_scale: float = 0.01
+    base_rate_start: bool = True
     calibration: str = "platt"
     shuffle_rows: int = 4_000_000
     evaluations: int = 1
@@ -52,7 +55,7 @@ class TrainSettings:
 
     def __post_init__(self) -> None:
         for name, least in (
-            ("batch_size", 1),
+            ("batch_size", 0),
             ("epochs", 1),
             ("patience", 0),
             ("evaluations", 1),
@@ -121,8 +124,9 @@ def config_from(values: dict[str, Any], where: str) -> Config:
             raise ConfigError(f"{unknown('setting', key, ('seed', 'device', 'model', 'train'))} ({where})")
     if not isinstance(model, dict) or not isinstance(train, dict):
         raise ConfigError(f"[model] and [train] are tables, such as [model] name = 'pin' ({where})")
-    if not isinstance(values.get("seed", 0), int):
-        raise ConfigError(f"seed must be a whole number, found {values['seed']!r} ({where})")
+    seed = values.get("seed", 0)
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 1 << 63:
+        raise ConfigError(f"seed must be a whole number of 0 or more, found {seed!r} ({where})")
     settings = _typed(train, TrainSettings, "train", where)
     options = {key: tuple(v) if isinstance(v, list) else v for key, v in model.items() if key != "name"}
     try:
@@ -173,7 +177,16 @@ def coerce(value: Any, hint: Any, name: str, where: str) -> Any:
         return value
     if not isinstance(value, (list, tuple)):
         raise ConfigError(f"{name} must be a list, found {value!r} ({where})")
-    return tuple(value)
+    kinds = get_args(hint) or (None,) * len(value)
+    if len(kinds) != len(value):
+        raise ConfigError(f"{name} must hold {len(kinds)} values, found {value!r} ({where})")
+    return tuple(_number(item, kind, name, where) for item, kind in zip(value, kinds, strict=True))
+
+
+def _number(item: Any, kind: Any, name: str, where: str) -> Any:
+    if not isinstance(item, (int, float)) or isinstance(item, bool):
+        raise ConfigError(f"{name} must hold numbers, found {item!r} ({where})")
+    return item if kind is None else coerce(item, kind, name, where)
 
 
 def _require(holds: bool, name: str, rule: str, found: Any) -> None:

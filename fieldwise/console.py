@@ -49,6 +49,7 @@ class TrainingBar(train.Progress):
 
     def start(self, rows: int, epochs: int, done: int) -> None:
         total = rows * epochs
+        self.bar.start()
         self.task = self.bar.add_task(self.title, total=total, completed=done, speed=0.0, loss=0.0, note="")
 
     def step(self, rows: int, loss: float, epoch: int) -> None:
@@ -62,11 +63,11 @@ class TrainingBar(train.Progress):
         self.bar.update(self.task, note=f"valid {area}log loss {record['log_loss']:.4f}")
 
     def __enter__(self) -> TrainingBar:
-        self.bar.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.bar.stop()
+        if self.bar.live.is_started:
+            self.bar.stop()
 
 
 @contextmanager
@@ -78,6 +79,6 @@ def counting(title: str, quiet: bool = False) -> Iterator[Any]:
         TextColumn("{task.completed:,.0f}"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=err, disable=quiet, transient=True) as bar:
+    with Progress(*columns, console=err, disable=quiet or not err.is_terminal, transient=True) as bar:
         task = bar.add_task(title)
         yield lambda step, count: bar.update(task, description=f"{title}: {step}", completed=count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
 import shutil
@@ -17,19 +18,37 @@ def whole_folder(path: Path, force: bool = False) -> Iterator[Path]:
     """A new folder beside `path` to write into; it takes that name when the block ends well."""
     if path.exists() and not force and (not path.is_dir() or any(path.iterdir())):
         raise FieldwiseError(f"{path} is already there; choose another name, or replace it with --force")
+    shown, path = path, path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     _sweep(path)
     work = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     work.mkdir()
     try:
-        yield work
+        with _full_disk_named(shown):
+            yield work
         old = path.with_name(f".{path.name}.{os.getpid()}.old")
         if path.exists():
             path.rename(old)
         work.rename(path)
-        shutil.rmtree(old, ignore_errors=True)
+        if old.is_dir():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            old.unlink(missing_ok=True)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+@contextmanager
+def _full_disk_named(path: Path) -> Iterator[None]:
+    """A full disk, in whichever words a library says so, as one line with the path."""
+    try:
+        yield
+    except Exception as error:
+        codes = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        if getattr(error, "errno", None) in codes or any(os.strerror(code) in str(error) for code in codes):
+            way_out = "free some space, or write elsewhere"
+            raise FieldwiseError(f"the disk is full; {way_out} ({path})") from error
+        raise
 
 
 def _sweep(path: Path) -> None:
@@ -56,7 +75,8 @@ def whole_file(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     work = path.with_name(f".{path.name}.{os.getpid()}.tmp{path.suffix}")
     try:
-        yield work
+        with _full_disk_named(path):
+            yield work
         work.replace(path)
     finally:
         work.unlink(missing_ok=True)

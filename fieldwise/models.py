@@ -55,6 +55,13 @@ class Model(nn.Module):
         self.embedding, self.linear = embedding, linear
         self.branches = nn.ModuleList(branches)
 
+    @property
+    def bias(self) -> Tensor | None:
+        """The output's bias: the linear part's, or else the last layer's of a DNN."""
+        parts = (self.linear, *(branch.classifier for branch in self.branches))
+        own: list[Tensor | None] = [getattr(part, "bias", None) for part in parts]
+        return next((bias for bias in own if bias is not None), None)
+
     def lookup(self, ids: Tensor) -> dict[str, Tensor]:
         """The rows' linear weights (B, F, 1) and vectors (B, F, D), whichever the model has."""
         found = {}
@@ -134,7 +141,7 @@ def fm(sizes: Layout, *, vectors: Vectors = Vectors()) -> Model:
 def ffm(sizes: Layout, *, dim: int = 4, linear: bool = True, input_norm: bool = False) -> Model:
     """Field-aware FM: a vector for each other field (section 3.1, eq. 4); input_norm is libFFM's 1/F."""
     products = FieldAwareProduct(sizes.fields, dim, scale=1 / sizes.fields if input_norm else 1.0)
-    embedding = Embedding(sizes, ((sizes.fields - 1) * dim,) * sizes.fields)
+    embedding = Embedding(sizes, ((sizes.fields - 1) * dim,) * sizes.fields, parts=sizes.fields - 1)
     return Model(embedding, Branch(products, Sum()), linear=Linear(sizes) if linear else None)
 
 

@@ -41,7 +41,9 @@ class Predictor:
         return self.bundle.schema
 
     def predict(self, rows: Any) -> NDArray[np.float64]:
-        """The probability of a response for each row, (n,)."""
+        """The probability of a response for each row, (n,). A dict may leave fields out: they are missing values."""
+        if isinstance(rows, list) and all(isinstance(row, dict) for row in rows):
+            rows = [{name: row.get(name) for name in self.schema.names} for row in rows]
         return self.probabilities(self.encoder.transform(as_table(rows)))
 
     def probabilities(self, ids: NDArray[np.int32]) -> NDArray[np.float64]:

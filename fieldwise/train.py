@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fieldwise import bundle, calibration, checkpoint, metrics
-from fieldwise.config import Config
+from fieldwise.config import Config, TrainSettings
 from fieldwise.data.batches import Batch, batches, steps_per_epoch
 from fieldwise.data.dataset import Dataset, Part
 from fieldwise.errors import BundleError, ConfigError, TrainingError, unknown
@@ -68,12 +68,19 @@ def resolve(config: Config) -> Config:
     return replace(config, options={**known, **config.options})
 
 
+def _with_batch_size(config: Config, rows: int) -> Config:
+    """batch_size 0 becomes a 400th of the rows: small data need steps, large data speed."""
+    size = config.train.batch_size or min(2000, max(50, round(rows / 400)))
+    return replace(config, train=replace(config.train, batch_size=size))
+
+
 class _Run:
     """One training run: the parts, and where it stands."""
 
     def __init__(self, config: Config, dataset: Dataset, out: Path, resume: bool) -> None:
-        self.config, self.settings, self.dataset, self.out = config, config.train, dataset, out
-        self.part = dataset.parts["train"]
+        self.dataset, self.out, self.part = dataset, out, dataset.parts["train"]
+        self.config = config = _with_batch_size(config, self.part.rows)
+        self.settings = config.train
         if "valid" not in dataset.parts:
             raise BundleError(
                 f"training needs a validation part to stop in time; prepare with --split ({dataset.path})"
@@ -82,8 +89,7 @@ class _Run:
         self.device = device_of(config.device)
         torch.manual_seed(config.seed)
         self.model: Model = bundle.build_model(config, dataset.layout).to(self.device)
-        for table in _tables(self.model):
-            table.start(self.settings.init, self.settings.init_scale)
+        _start(self.model, self.settings, self.part)
         self.optimizer = _optimizer(config, self.model)
         self.steps = steps_per_epoch(self.part.rows, self.settings.batch_size)
         self.at: dict[str, Any] = {
@@ -186,9 +192,7 @@ class _Run:
         if self.settings.l2_full:
             terms += [self.settings.l2_full / 2 * table.weight.square().sum() for table in _tables(self.model)]
         if self.settings.l2_weights:
-            tables = {id(table.weight) for table in _tables(self.model)}
-            dense = [p for p in self.model.parameters() if p.dim() > 1 and id(p) not in tables]
-            terms += [self.settings.l2_weights / 2 * p.square().sum() for p in dense]
+            terms += [self.settings.l2_weights / 2 * p.square().sum() for p in _dense_weights(self.model)]
         return torch.stack(terms).sum() if terms else None
 
     def _evaluate(self, epoch: int) -> dict[str, Any]:
@@ -284,6 +288,22 @@ def _held_out(model: Model, part: Part, fitted: calibration.Calibration) -> dict
 
 def _tables(model: nn.Module) -> list[Table]:
     return [part for part in model.modules() if isinstance(part, Table)]
+
+
+def _start(model: Model, settings: TrainSettings, part: Part) -> None:
+    """Starting values that are a matter of training: the tables', and the bias at the base rate."""
+    for table in _tables(model):
+        table.start(settings.init, settings.init_scale)
+    if settings.base_rate_start and model.bias is not None:
+        rate = float(np.average(part.labels, weights=part.weights))
+        nn.init.constant_(model.bias, math.log(rate / (1 - rate)) if 0 < rate < 1 else 0.0)
+
+
+def _dense_weights(model: nn.Module) -> list[Tensor]:
+    """Kernels, sub-networks, attention and DNN weights: no tables, no biases, no gains of norms."""
+    outside = {id(table.weight) for table in _tables(model)}
+    names = [(name.split("."), p) for name, p in model.named_parameters() if id(p) not in outside and p.dim() > 1]
+    return [p for parts, p in names if not {"biases", "norms", "gain", "shift"} & set(parts)]
 
 
 def _optimizer(config: Config, model: nn.Module) -> RowOptimizer:

@@ -103,7 +103,9 @@ def test_killed_often_and_resumed(data, tmp_path, changes):
     assert_same(outcome(tmp_path / "whole"), outcome(tmp_path / "killed"))
 
 
-@pytest.mark.parametrize("place", [(room._Run, "_evaluate"), (room._Run, "_checkpoint"), (bundle, "write")], ids=lambda place: place[1])
+@pytest.mark.parametrize(
+    "place", [(room._Run, "_evaluate"), (room._Run, "_checkpoint"), (bundle, "write")], ids=lambda place: place[1]
+)
 def test_killed_between_evaluation_checkpoint_and_end(data, tmp_path, monkeypatch, place):
     config = load_config(base=SETTINGS)
     train(config, data, tmp_path / "whole")

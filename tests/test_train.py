@@ -69,17 +69,20 @@ def test_training_stops_when_validation_does_not_improve(data, tmp_path):
     assert losses.index(min(losses)) + 1 == report["best_epoch"]
 
 
-def test_weights_of_zero_take_rows_out(tmp_path):
+def test_rows_of_weight_zero_do_not_count(tmp_path):
+    """Every other row has its label turned round and weight 0: metrics and calibration see the rest alone."""
     log = World("demo").log(800).table
-    keep = np.arange(800) % 2
-    labels = np.where(keep, log["click"].to_numpy(), 1 - log["click"].to_numpy())
-    flipped = log.set_column(0, "click", pa.array(labels)).append_column("w", pa.array(keep.astype(float)))
-    prepare({"train": lambda: iter([flipped])}, tmp_path / "data", "click", weight="w")
-    weighted = Dataset.open(tmp_path / "data").parts["train"]
-    assert weighted.weights is not None
-    config = load_config(base={"model.name": "lr", "train.epochs": 2, "train.lr": 0.01})
+    keep = np.arange(800) % 2 == 0
+    clicks = log["click"].to_numpy()
+    labels = np.where(keep, clicks, 1 - clicks)
+    spoilt = log.set_column(0, "click", pa.array(labels)).append_column("w", pa.array(keep.astype(float)))
+    prepare({"train": lambda: iter([spoilt])}, tmp_path / "data", "click", weight="w")
+    config = load_config(base={"model.name": "lr", "train.epochs": 2})
     found = train(config, tmp_path / "data", tmp_path / "run")
-    assert 0.05 < found["valid"]["positive_rate"] < 0.5  # the flipped rows, mostly positive, do not count
+    part = Dataset.open(tmp_path / "data").parts["valid"]
+    assert found["valid"]["positive_rate"] == pytest.approx(part.labels[part.weights > 0].mean())
+    assert found["valid"]["calibration"] == pytest.approx(1.0, abs=0.01)
+    assert np.average(part.labels) > found["valid"]["positive_rate"]
 
 
 def test_nan_stops_with_the_step(data, tmp_path):
@@ -142,7 +145,7 @@ def test_no_validation_part_is_refused(tmp_path):
 
 
 def test_several_evaluations_an_epoch(data, tmp_path):
-    run(data, tmp_path / "run", train__epochs=2, train__evaluations=3)
+    run(data, tmp_path / "run", train__epochs=2, train__evaluations=3, train__patience=9)
     events = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     steps = [e["step"] for e in events if e["event"] == "valid"]
     assert len(steps) == 6

@@ -50,10 +50,11 @@ class Dataset:
             facts = json.loads(text)
             layout = Layout(tuple(facts["sizes"]), tuple(facts["widths"]))
             parts = {name: _open_part(path / name) for name in PARTS if name in facts["rows"]}
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
             raise BundleError(f"not a folder that `fieldwise prepare` left: {error} ({path})") from None
         for name, part in parts.items():
-            if part.rows != facts["rows"][name] or part.ids.shape != (part.rows, layout.columns):
+            weights = part.rows if part.weights is None else len(part.weights)
+            if not part.rows == weights == facts["rows"][name] or part.ids.shape != (part.rows, layout.columns):
                 raise BundleError(
                     f"part '{name}' is damaged: {part.ids.shape} ids, {facts['rows'][name]} rows ({path})"
                 )

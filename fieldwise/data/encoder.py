@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import parquet
 
-from fieldwise.data.formats import text_of
+from fieldwise.data.formats import is_list, text_of
 from fieldwise.data.schema import Field, Layout, Schema
 from fieldwise.errors import BundleError, DataError
 
@@ -176,15 +176,19 @@ def log_square(value: float) -> str:
 
 def texts_of(column: pa.ChunkedArray) -> tuple[list[str | None], NDArray[np.int64]]:
     """A column's distinct texts and, for each row, the place of its text among them."""
-    if pa.types.is_null(column.type):
+    if not len(column) or pa.types.is_null(column.type):
         return [None], np.zeros(len(column), dtype=np.int64)
     if not pa.types.is_dictionary(column.type):
-        column = column.dictionary_encode()
+        try:
+            column = column.dictionary_encode()
+        except pa.ArrowNotImplementedError:
+            texts = [text_of(value) for value in column.to_pylist()]
+            column = pa.chunked_array([pa.array(texts, pa.string()).dictionary_encode()])
     encoded = column.unify_dictionaries().combine_chunks()
     if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.chunk(0) if encoded.num_chunks else pa.array([], column.type)
-    values = encoded.dictionary
-    if _as_text_in_arrow(values.type):
+        encoded = encoded.chunk(0)
+    values = _whole_moments(encoded.dictionary)
+    if pa.types.is_integer(values.type):
         texts = values.cast(pa.string()).to_pylist()
     else:
         texts = [text_of(value) for value in values.to_pylist()]
@@ -193,12 +197,15 @@ def texts_of(column: pa.ChunkedArray) -> tuple[list[str | None], NDArray[np.int6
     return [*texts, None], places
 
 
-def _as_text_in_arrow(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_temporal(kind) or pa.types.is_decimal(kind))
+def _whole_moments(values: pa.Array) -> pa.Array:
+    """Times to the microsecond, which is what Python's own types hold."""
+    if pa.types.is_timestamp(values.type):
+        return values.cast(pa.timestamp("us", values.type.tz), safe=False)
+    return values.cast(pa.duration("us"), safe=False) if pa.types.is_duration(values.type) else values
 
 
 def _encode(code: FieldCode, column: pa.ChunkedArray) -> NDArray[np.int32]:
-    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+    if is_list(column.type):
         if code.field.kind != "set":
             raise DataError(f"field '{code.field.name}' is {code.field.kind}, found a column of lists")
         cells = [None if cell is None else [text_of(member) for member in cell] for cell in column.to_pylist()]

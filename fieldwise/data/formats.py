@@ -5,11 +5,14 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from fieldwise.errors import DataError
@@ -20,6 +23,7 @@ CHUNK_ROWS = 100_000
 LONGEST_LINE = 32 << 20
 DELIMITERS = {"csv": ",", "tsv": "\t", "txt": "\t"}
 TEXT = (*DELIMITERS, "libsvm", "svm", "libffm", "ffm")
+csv.field_size_limit(LONGEST_LINE)
 
 
 def format_of(path: Path) -> str:
@@ -40,17 +44,19 @@ def format_of(path: Path) -> str:
 def read(paths: Sequence[Path], columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
     """Chunks of the named columns (all without a name) of the files, one after the other, rows in order.
 
-    Text files give text; parquet gives its own types. Files must have the same columns.
+    Text files give text; parquet gives its own types. Files must have the same columns; a field that no line
+    of a libffm file has is missing in all of them.
     """
     names = column_names(paths[0])
-    for path in paths:
+    missing = [name for name in columns or () if name not in names]
+    if missing and format_of(paths[0]) != "libffm":
+        raise DataError(f"column '{missing[0]}' is missing; the file has: {', '.join(names)} ({paths[0]})")
+    for path in paths[1:]:
         found = column_names(path)
         if found != names:
             odd = sorted(set(names).symmetric_difference(found)) or ["their order"]
             raise DataError(f"files must have the same columns, found a difference in {odd[0]} ({paths[0]}, {path})")
-        missing = [name for name in columns or () if name not in names]
-        if missing:
-            raise DataError(f"column '{missing[0]}' is missing; the file has: {', '.join(names)} ({path})")
+    for path in paths:
         yield from _read_one(path, list(columns or names))
 
 
@@ -83,13 +89,11 @@ def as_table(rows: Any) -> pa.Table:
         names = list(dict.fromkeys(name for row in rows for name in row))
         return as_table({name: [row.get(name) for row in rows] for name in names})
     if isinstance(rows, dict):
-        return pa.table({str(name): _plain_column(list(values)) for name, values in rows.items()})
+        return _from_columns([(str(name), _plain_column(_values(name, column))) for name, column in rows.items()])
     if hasattr(rows, "to_arrow"):
         return rows.to_arrow()
-    if hasattr(rows, "iloc"):
-        frame = rows.copy(deep=False)
-        frame.columns = [str(name) for name in frame.columns]
-        return pa.Table.from_pandas(frame, preserve_index=False)
+    if hasattr(rows, "iloc") and rows.ndim == 2:
+        return _from_columns([(str(n), _pandas_column(rows.iloc[:, i])) for i, n in enumerate(rows.columns)])
     if hasattr(rows, "ndim") and rows.ndim == 2:
         return as_table({f"c{number}": rows[:, number].tolist() for number in range(rows.shape[1])})
     raise DataError(
@@ -104,36 +108,80 @@ def text_of(value: object) -> str | None:
     >>> text_of(3.0), text_of("3"), text_of(0.5), text_of(float("nan")), text_of(True), text_of("")
     ('3', '3', '0.5', None, 'true', None)
     """
-    if value is None or value == "":
-        return None
     if isinstance(value, str):
-        return value
+        return str(value) or None
+    if isinstance(value, np.generic):
+        value = value.item()
+    # pandas' NA refuses every comparison, even with itself.
+    if value is None or type(value).__name__ == "NAType" or value != value:
+        return None
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
-        if value != value:
-            return None
         return str(int(value)) if value.is_integer() else repr(value)
     return str(value)
 
 
-def _plain_column(values: list[Any]) -> pa.Array:
-    if any(isinstance(value, (list, tuple, set, frozenset)) for value in values):
-        lists = [sorted(v, key=str) if isinstance(v, (set, frozenset)) else v for v in values]
-        return pa.array(
-            [None if v is None else [text_of(m) for m in (v if isinstance(v, (list, tuple)) else [v])] for v in lists],
-            pa.list_(pa.string()),
+def is_list(kind: pa.DataType) -> bool:
+    """Whether a column's cells hold several values."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _values(name: object, column: Any) -> list[Any]:
+    """The cells of a column in a dict of columns."""
+    if isinstance(column, (str, bytes, dict)) or not hasattr(column, "__iter__"):
+        raise DataError(
+            f"expected a list of values in column '{name}', found {column!r}; one row is a list of one dict"
         )
+    for method in ("to_pylist", "tolist", "to_list"):
+        if hasattr(column, method):
+            return list(getattr(column, method)())
+    return list(column)
+
+
+def _from_columns(columns: list[tuple[str, Any]]) -> pa.Table:
+    names = [name for name, _ in columns]
+    for name, column in columns:
+        if names.count(name) > 1:
+            raise DataError(f"each column needs a name of its own, found '{name}' {names.count(name)} times")
+        if len(column) != len(columns[0][1]):
+            found = f"{len(columns[0][1])} in '{names[0]}' and {len(column)} in '{name}'"
+            raise DataError(f"columns must have the same number of rows, found {found}")
+    return pa.table([column for _, column in columns], names=names)
+
+
+def _plain_column(values: list[Any]) -> pa.Array:
+    if any(isinstance(value, (list, tuple, set, frozenset, np.ndarray)) for value in values):
+        return pa.array([_members(value) for value in values], pa.list_(pa.string()))
     return pa.array([text_of(value) for value in values], pa.string())
+
+
+def _members(cell: Any) -> list[str | None] | None:
+    """The texts of a set's cell; a value alone is a set of one."""
+    if isinstance(cell, (list, tuple, np.ndarray)):
+        return [text_of(member) for member in cell]
+    if isinstance(cell, (set, frozenset)):
+        return [text_of(member) for member in sorted(cell, key=str)]
+    return None if text_of(cell) is None else [text_of(cell)]
+
+
+def _pandas_column(column: Any) -> Any:
+    """A pandas column in Arrow's own type; mixed objects, and types that Arrow does not know, as text."""
+    try:
+        found = pa.array(column, from_pandas=True)
+    except (pa.ArrowException, OverflowError):
+        return _plain_column(column.tolist())
+    kind = found.type.value_type if pa.types.is_dictionary(found.type) else found.type
+    own = pa.types.is_string(kind) if column.dtype == object else not isinstance(kind, pa.BaseExtensionType)
+    return found if own else _plain_column(column.tolist())
 
 
 def _read_one(path: Path, columns: list[str]) -> Iterator[pa.Table]:
     kind = format_of(path)
     if kind == "parquet":
-        for batch in _parquet(path).iter_batches(CHUNK_ROWS, columns=columns):
-            yield pa.Table.from_batches([batch])
+        yield from _read_parquet(path, columns)
     elif kind in ("libsvm", "libffm"):
-        yield from (chunk.select(columns) for chunk in _read_sparse(path, kind))
+        yield from _read_sparse(path, kind, columns)
     else:
         yield from _read_delimited(path, kind, columns)
 
@@ -147,32 +195,62 @@ def _parquet(path: Path) -> Any:
         raise DataError(f"not a readable parquet file: {str(error).splitlines()[0]} ({path})") from None
 
 
+def _read_parquet(path: Path, columns: list[str]) -> Iterator[pa.Table]:
+    try:
+        for batch in _parquet(path).iter_batches(CHUNK_ROWS, columns=columns):
+            yield pa.Table.from_batches([batch]).select(columns)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"not a readable parquet file: {str(error).splitlines()[0]} ({path})") from None
+
+
 def _read_delimited(path: Path, kind: str, columns: list[str]) -> Iterator[pa.Table]:
     import duckdb
 
     names = column_names(path)
     options = {
         "auto_detect": "false",
-        "header": "false" if kind == "txt" else "true",
+        # The header is read as a row and dropped below: DuckDB loses its way in one that has a BOM or a line break.
+        "header": "false",
         "delim": quoted(DELIMITERS[kind]),
         "quote": quoted('"'),
         "escape": quoted('"'),
-        "columns": "{" + ", ".join(f"{quoted(name)}: 'VARCHAR'" for name in names) + "}",
+        # Numbered, because DuckDB takes names that differ in case alone for one.
+        "columns": "{" + ", ".join(f"c{number}: 'VARCHAR'" for number in range(len(names))) + "}",
         "strict_mode": "true",
+        # In parallel, a thread may start inside a quoted cell and take its lines for rows.
+        "parallel": "false",
         "max_line_size": str(LONGEST_LINE),
         "buffer_size": str(4 * LONGEST_LINE),
     }
     if _is_gzip(path):
         options["compression"] = "'gzip'"
     arguments = ", ".join(f"{key} = {value}" for key, value in options.items())
-    wanted = ", ".join('"' + name.replace('"', '""') + '"' for name in columns)
+    wanted = ", ".join(f"c{names.index(name)}" for name in columns)
     try:
         with duckdb.connect(config={"threads": 2}) as connection:
             rows = connection.sql(f"SELECT {wanted} FROM read_csv({quoted(str(path))}, {arguments})")
+            heading = 0 if kind == "txt" else 1
             for batch in rows.to_arrow_reader(CHUNK_ROWS):
-                yield pa.Table.from_batches([batch])
-    except duckdb.Error as error:
+                if len(batch) > heading:
+                    yield pa.Table.from_batches([batch.slice(heading)]).rename_columns(columns)
+                heading = 0
+    except (duckdb.Error, pa.ArrowException, OSError) as error:
         raise DataError(_plain_words(str(error), path)) from None
+    _check_closed(path, DELIMITERS[kind])
+
+
+def _check_closed(path: Path, delimiter: str) -> None:
+    """Refuses a quote that is still open at the end: DuckDB drops its row. An odd number of quotes gives it away."""
+    with _open_bytes(path) as file:
+        quotes = sum(block.count(b'"') for block in iter(lambda: file.read(1 << 20), b""))
+    if quotes % 2:
+        with _open_text(path) as text:
+            rows = csv.reader(text, delimiter=delimiter, strict=True)
+            try:
+                for _ in rows:
+                    pass
+            except csv.Error:
+                raise DataError(f"a quoted cell is never closed ({path}, line {rows.line_num})") from None
 
 
 def quoted(text: str) -> str:
@@ -188,7 +266,9 @@ def _plain_words(message: str, path: Path) -> str:
     if ragged:
         return f"expected {ragged.group(1)} columns, found {ragged.group(2)} {where}"
     if "unterminated quote" in message:
-        return f"a quoted cell is never closed, or text follows its closing quote {where}"
+        return f"a quoted cell is never closed, text follows its closing quote, or line ends are mixed {where}"
+    if "invalid state" in message:
+        return f"lines must all end in the same way, found both \\n and \\r {where}"
     if "unicode" in message.lower():
         return f"expected UTF-8 text, found other bytes {where}"
     if "Maximum line size" in message:
@@ -203,22 +283,30 @@ def _is_gzip(path: Path) -> bool:
         return file.read(2) == b"\x1f\x8b"
 
 
+def _open_bytes(path: Path) -> Any:
+    return gzip.open(path, "rb") if _is_gzip(path) else path.open("rb")
+
+
 def _open_text(path: Path) -> io.TextIOWrapper:
-    raw: Any = gzip.open(path, "rb") if _is_gzip(path) else path.open("rb")
-    return io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
+    return io.TextIOWrapper(_open_bytes(path), encoding="utf-8-sig", newline="")
 
 
 def _first_line(path: Path) -> str:
     """The first record; a quoted header cell may hold line breaks."""
     try:
         with _open_text(path) as file:
-            record = file.readline(LONGEST_LINE)
-            while record.count('"') % 2 and (more := file.readline(LONGEST_LINE)):
-                record += more
+            lines = [file.readline(LONGEST_LINE)]
+            quotes = lines[0].count('"')
+            while quotes % 2 and (more := file.readline(LONGEST_LINE)):
+                lines.append(more)
+                quotes += more.count('"')
     except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, OSError) as error:
         raise DataError(f"cannot read the file: {error} ({path})") from None
-    if not record.strip():
-        raise DataError(f"the file is empty ({path})")
+    record = "".join(lines)
+    if not record.strip("\r\n"):
+        raise DataError(f"the file is empty, or its first line is ({path})")
+    if len(set(re.findall("\r\n|\r|\n", record))) > 1:
+        raise DataError(f"a line break in a cell of the first row must be the one that ends the row ({path})")
     return record.rstrip("\r\n")
 
 
@@ -238,10 +326,10 @@ def _sparse_fields(path: Path, kind: str) -> dict[str, bool]:
     """The fields of a libsvm or libffm file, and whether each is a number.
 
     libffm names its fields; a libsvm line has one category for each field, in order. A field with a single
-    feature and several values is a number; the others are categories, whose value is 1.
+    feature and a value other than 1 is a number; the others are categories, whose value is 1.
     """
     features: dict[str, set[str]] = {}
-    values: dict[str, set[str]] = {}
+    numbers: set[str] = set()
     width = None
     for number, _, entries in _sparse_lines(path):
         width = len(entries) if width is None else width
@@ -257,25 +345,25 @@ def _sparse_fields(path: Path, kind: str) -> dict[str, bool]:
             some = features.setdefault(field, set())
             if len(some) < 2:
                 some.add(entry[-2])
-            seen = values.setdefault(field, set())
-            if len(seen) < 2:
-                seen.add(entry[-1])
-            if len(some) > 1 and not _is_one(entry[-1]):
+            if not _is_one(entry[-1]):
+                numbers.add(field)
+            if len(some) > 1 and field in numbers:
                 way_out = "a category has value 1, a number has one feature"
                 raise DataError(f"{way_out}, found '{':'.join(entry)}' ({path}, line {number})")
     if not features:
         raise DataError(f"the file is empty ({path})")
     order = sorted(features, key=lambda text: (len(text), text))
-    return {field: len(features[field]) == 1 and len(values[field]) > 1 for field in order}
+    return {field: field in numbers for field in order}
 
 
-def _read_sparse(path: Path, kind: str) -> Iterator[pa.Table]:
+def _read_sparse(path: Path, kind: str, columns: list[str]) -> Iterator[pa.Table]:
     is_number = _sparse_fields(path, kind)
     names = ["label", *(f"f{field}" for field in is_number)]
+    names += [name for name in columns if name not in names]
     positions = {field: position for position, field in enumerate(is_number, 1)}
     rows: list[list[str | None]] = []
     for _, label, entries in _sparse_lines(path):
-        row: list[str | None] = [_binary(label), *[None] * len(positions)]
+        row: list[str | None] = [_binary(label), *[None] * (len(names) - 1)]
         for place, entry in enumerate(entries):
             field = entry[0] if kind == "libffm" else str(place)
             cell = entry[-1] if is_number[field] else entry[-2]
@@ -283,10 +371,10 @@ def _read_sparse(path: Path, kind: str) -> Iterator[pa.Table]:
             row[positions[field]] = cell if before is None else f"{before}|{cell}"
         rows.append(row)
         if len(rows) == CHUNK_ROWS:
-            yield _text_table(names, rows)
+            yield _text_table(names, rows).select(columns)
             rows = []
     if rows:
-        yield _text_table(names, rows)
+        yield _text_table(names, rows).select(columns)
 
 
 def _binary(label: str) -> str:
@@ -311,27 +399,35 @@ def write(path: Path, chunks: Iterator[pa.Table], progress: Callable[[str, int],
     kind = format_of(path)
     if kind not in ("csv", "tsv", "parquet"):
         raise DataError(f"the output must end in .csv, .tsv or .parquet, found {path}")
-    count, writer = 0, None
-    with whole_file(path) as work:
-        for chunk in chunks:
-            if writer is None:
-                writer = _writer(work, kind, chunk.schema)
-            writer.write_table(chunk.cast(writer.schema) if kind == "parquet" else chunk)
+    first = next(chunks, None)
+    if first is None:
+        raise DataError("there are no rows to write")
+    count = 0
+    with whole_file(path) as work, _writer(work, kind, first.schema) as writer:
+        for chunk in itertools.chain([first], chunks):
+            writer.write_table(chunk.cast(first.schema))
             count += len(chunk)
             progress("writing", count)
-        if writer is None:
-            raise DataError("there are no rows to write")
-        writer.close()
     return count
 
 
-def _writer(path: Path, kind: str, schema: pa.Schema) -> Any:
-    if kind == "parquet":
-        from pyarrow import parquet
-
-        return parquet.ParquetWriter(path, schema)
+@contextmanager
+def _writer(path: Path, kind: str, schema: pa.Schema) -> Iterator[Any]:
     from pyarrow import csv as arrow_csv
+    from pyarrow import parquet
 
-    stream = pa.output_stream(str(path), compression="gzip" if path.suffix == ".gz" else None)
+    if kind == "parquet":
+        with parquet.ParquetWriter(path, schema) as writer:
+            yield writer
+        return
+    for field in schema:
+        if pa.types.is_nested(field.type):
+            raise DataError(f"a {kind} cell holds one value, found lists in column '{field.name}'; write .parquet")
     options = arrow_csv.WriteOptions(delimiter=DELIMITERS[kind], quoting_style="needed")
-    return arrow_csv.CSVWriter(stream, schema, write_options=options)
+    # The writer does not close the stream, and an open gzip stream loses its end without a word.
+    packing = "gzip" if path.suffix == ".gz" else None
+    with (
+        pa.output_stream(str(path), compression=packing) as stream,
+        arrow_csv.CSVWriter(stream, schema, write_options=options) as writer,
+    ):
+        yield writer

@@ -9,6 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fieldwise.data.encoder import texts_of
+from fieldwise.data.formats import is_list
 from fieldwise.data.schema import Field, Schema
 
 SAMPLE_ROWS = 200_000
@@ -38,7 +39,7 @@ def infer_schema(
 
 
 def _infer_field(name: str, column: pa.ChunkedArray, labels: NDArray[np.float32]) -> Field | None:
-    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+    if is_list(column.type):
         return Field(name, "set")
     texts, places = texts_of(column)
     present = np.array([text is not None for text in texts])[places]
@@ -58,7 +59,8 @@ def _infer_field(name: str, column: pa.ChunkedArray, labels: NDArray[np.float32]
         return Field(name)
     values = np.full(len(texts), np.nan)
     values[[place for place, text in enumerate(texts) if text is not None]] = numbers
-    return Field(name, _better_kind(values[places][present], places[present], labels[present]))
+    finite = np.isfinite(values)[places]
+    return Field(name, _better_kind(values[places][finite], places[finite], labels[finite]))
 
 
 def _numbers(texts: list[str]) -> list[float] | None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,12 @@ from fieldwise.data.dataset import PARTS, array_file, write_facts
 from fieldwise.data.encoder import (
     Encoder,
     FieldCode,
-    _number,
     fit_thresholds,
     fit_vocabulary,
     log_square,
     texts_of,
 )
-from fieldwise.data.formats import quoted, text_of
+from fieldwise.data.formats import is_list, quoted, text_of
 from fieldwise.data.infer import SAMPLE_ROWS, infer_schema
 from fieldwise.data.schema import Field, Schema
 from fieldwise.errors import ConfigError, DataError
@@ -50,8 +50,10 @@ class Split:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if min(self.shares) < 0 or abs(sum(self.shares) - 1) > 1e-6 or self.shares[0] <= 0:
+        if not (min(self.shares) >= 0 and abs(sum(self.shares) - 1) <= 1e-6 and self.shares[0] > 0):
             raise ConfigError(f"--split needs three shares that sum to 1, training first, found {self.shares}")
+        if self.seed < 0:
+            raise ConfigError(f"--seed must be 0 or more, found {self.seed}")
 
 
 def prepare(
@@ -69,14 +71,17 @@ def prepare(
     `sources` holds rows for `train` and, where they are given apart, `valid` and `test`; without them the
     training rows are split.
     """
+    split = split or Split()
     with whole_folder(out, force) as folder:
         stage = folder / "stage"
         stage.mkdir()
         columns = [*schema.names] if schema else None
-        rows, positives = _stage(sources, stage, label, weight, columns, split or Split(), progress)
+        rows, positives = _stage(sources, stage, label, weight, columns, split, progress)
         notes: list[str] = []
         if schema is None:
-            schema, notes = _infer(stage, label, weight)
+            by = split.by if set(sources) == {"train"} else ""
+            schema, notes = _infer(stage, label, weight, by)
+        schema = replace(schema, label=label, weight=weight)
         (folder / "schema.toml").write_text(schema.to_toml(), encoding="utf-8")
         encoder = fit_encoder(schema, stage / "train.parquet", progress)
         encoder.save(folder / "encoder")
@@ -120,7 +125,7 @@ def _stage(
                     if part not in writers:
                         writer = parquet.ParquetWriter(stage / f"{part}.parquet", own.schema, compression="snappy")
                         writers[part] = stack.enter_context(writer)
-                    writers[part].write_table(own.cast(writers[part].schema))
+                    writers[part].write_table(_cast(own, writers[part].schema, source))
                     rows[part] += len(own)
                     positives[part] += int(own[LABEL].to_numpy().sum())
                 progress("reading", passed)
@@ -145,18 +150,64 @@ def _labelled(
         missing = [name for name in columns if name not in chunk.column_names]
         if missing:
             raise DataError(f"column '{missing[0]}' of the schema is missing in the {source} rows")
-    kept = chunk.select(columns or [name for name in chunk.column_names if name not in (label, weight)])
+    names = columns or [name for name in chunk.column_names if name not in (label, weight)]
+    for name in names:
+        if name in (LABEL, WEIGHT):
+            raise DataError(f"the name '{name}' is taken by fieldwise itself; rename that column of the {source} rows")
+    kept = pa.table([_plain(chunk[name]) for name in names], names=names)
     kept = kept.append_column(LABEL, pa.array(read_labels(chunk[label], label, passed)))
     if weight:
-        texts, places = texts_of(chunk[weight])
-        weights = np.array([_number(text, weight) for text in texts])[places]
-        if not (weights >= 0).all():
-            row = int(np.flatnonzero(~(weights >= 0))[0])
-            raise DataError(
-                f"weights must be 0 or more, found {weights[row]} (column '{weight}', row {passed + row + 1})"
-            )
-        kept = kept.append_column(WEIGHT, pa.array(weights.astype(np.float32)))
+        kept = kept.append_column(WEIGHT, pa.array(_read_weights(chunk[weight], weight, passed)))
     return kept
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column as parquet and DuckDB hold it without a change: numbers, booleans, texts, lists; the rest as text."""
+    kind = column.type
+    if is_list(kind):
+        cells = column.to_pylist()
+        lists = [None if cell is None else [text_of(member) for member in cell] for cell in cells]
+        return pa.chunked_array([lists], pa.list_(pa.string()))
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_boolean(kind):
+        return column
+    if pa.types.is_integer(kind):
+        return column.cast(pa.int64()) if kind != pa.uint64() else column
+    if pa.types.is_floating(kind):
+        return column.cast(pa.float64())
+    texts, places = texts_of(column)
+    return pa.chunked_array([pa.array(texts, pa.string()).take(pa.array(places))])
+
+
+def _cast(rows: pa.Table, schema: pa.Schema, source: str) -> pa.Table:
+    """Rows of a later chunk in the types of the first."""
+    try:
+        return rows.cast(schema)
+    except pa.ArrowException:
+        odd = next(one for one, other in zip(schema, rows.schema, strict=True) if one.type != other.type)
+        other = rows.schema.field(odd.name).type
+        raise DataError(
+            f"column '{odd.name}' must have one type in all files, found {odd.type} and {other} ({source})"
+        ) from None
+
+
+def _read_weights(column: pa.ChunkedArray, name: str, passed: int) -> NDArray[np.float32]:
+    texts, places = texts_of(column)
+    weights = np.array([_weight(text) for text in texts])[places]
+    wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
+    if len(wrong):
+        found = texts[places[wrong[0]]]
+        shown = "nothing" if found is None else repr(found[:40])
+        raise DataError(
+            f"weights must be numbers of 0 or more, found {shown} (column '{name}', row {passed + wrong[0] + 1})"
+        )
+    return weights.astype(np.float32)
+
+
+def _weight(text: str | None) -> float:
+    try:
+        return float(text or "nan")
+    except ValueError:
+        return math.nan
 
 
 def read_labels(column: pa.ChunkedArray, name: str = "label", passed: int = 0) -> NDArray[np.uint8]:
@@ -213,14 +264,14 @@ def _parts_by_value(counts: dict[str, int], edges: NDArray[np.float64]) -> dict[
     if set(counts) <= set(PARTS):
         return {value: PARTS.index(value) for value in counts}
     try:
-        ordered = sorted(counts, key=float)
+        ordered = sorted(counts, key=lambda value: float(value or "-inf"))
     except ValueError:
         ordered = sorted(counts)
     before = np.cumsum([0, *(counts[value] for value in ordered)])[:-1] / sum(counts.values())
     return dict(zip(ordered, np.searchsorted(edges, before + 1e-9, side="right").tolist(), strict=True))
 
 
-def _infer(stage: Path, label: str, weight: str) -> tuple[Schema, list[str]]:
+def _infer(stage: Path, label: str, weight: str, by: str) -> tuple[Schema, list[str]]:
     chunks, taken = [], 0
     for batch in parquet.ParquetFile(stage / "train.parquet").iter_batches(50_000):
         chunks.append(pa.Table.from_batches([batch]))
@@ -229,8 +280,11 @@ def _infer(stage: Path, label: str, weight: str) -> tuple[Schema, list[str]]:
             break
     sample = pa.concat_tables(chunks)
     labels = sample[LABEL].to_numpy().astype(np.float32)
-    fields = [name for name in sample.column_names if name not in (LABEL, WEIGHT)]
-    return infer_schema(sample.select(fields), labels, label, weight)
+    fields = [name for name in sample.column_names if name not in (LABEL, WEIGHT, by)]
+    schema, notes = infer_schema(sample.select(fields), labels, label, weight)
+    if by in sample.column_names:
+        notes.append(f"column '{by}' decides the split: left out, as other parts hold values that training never sees")
+    return schema, notes
 
 
 def fit_encoder(schema: Schema, staged: Path, progress: Progress = lambda step, rows: None) -> Encoder:
@@ -238,16 +292,18 @@ def fit_encoder(schema: Schema, staged: Path, progress: Progress = lambda step, 
     import duckdb
 
     codes = []
+    names = parquet.read_schema(staged).names
+    # Numbered columns, because DuckDB takes names that differ in case alone for one.
+    numbered = ", ".join(f"c{number}" for number in range(len(names)))
+    source = f"read_parquet({quoted(str(staged))}) AS staged({numbered})"
     with duckdb.connect(config={"threads": 2, "memory_limit": "1GB", "temp_directory": str(staged.parent)}) as base:
         for number, field in enumerate(schema.fields, 1):
-            codes.append(_fit(field, base, staged))
+            codes.append(_fit(field, base, source, f"c{names.index(field.name)}"))
             progress("fitting", number)
     return Encoder(schema, codes)
 
 
-def _fit(field: Field, base: Any, staged: Path) -> FieldCode:
-    source = f"read_parquet({quoted(str(staged))})"
-    column = '"' + field.name.replace('"', '""') + '"'
+def _fit(field: Field, base: Any, source: str, column: str) -> FieldCode:
     none = np.empty(0)
     if field.kind == "numeric" and field.buckets == "explicit":
         return FieldCode(field, {}, fit_thresholds(field, none, none.astype(np.int64)))

@@ -15,6 +15,7 @@ from fieldwise.toml import dumps
 
 KINDS = ("categorical", "numeric", "set")
 BUCKETS = ("quantile", "count", "log-square", "explicit")
+LEAST = {"min_count": 1, "hash_buckets": 0, "max_values": 1, "max_buckets": 2, "bucket_count": 1}
 
 
 @dataclass(frozen=True)
@@ -103,13 +104,14 @@ class Field:
             raise ConfigError(f"field '{self.name}': " + unknown("kind", self.kind, KINDS))
         if self.buckets not in BUCKETS:
             raise ConfigError(f"field '{self.name}': " + unknown("buckets", self.buckets, BUCKETS))
-        for setting, least in (("min_count", 1), ("hash_buckets", 0), ("max_values", 1), ("max_buckets", 2)):
+        for setting, least in LEAST.items():
             if getattr(self, setting) < least:
                 found = getattr(self, setting)
                 raise ConfigError(f"field '{self.name}': {setting} must be at least {least}, found {found}")
         if self.kind == "set" and not self.separator:
             raise ConfigError(f"field '{self.name}': a set needs a separator, found an empty one")
-        if self.buckets == "explicit" and list(self.thresholds) != sorted(set(self.thresholds)):
+        rising = all(low < high for low, high in itertools.pairwise(self.thresholds))
+        if self.buckets == "explicit" and not (rising and all(t == t for t in self.thresholds)):
             raise ConfigError(f"field '{self.name}': thresholds must rise, found {list(self.thresholds)}")
 
 
@@ -153,21 +155,26 @@ class Schema:
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(f"not a TOML file: {error} ({where})") from None
         tables = values.pop("field", [])
+        if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+            raise ConfigError(f"each field is a table [[field]], found field = {tables!r} ({where})")
         check_keys(values, {"label": str, "weight": str}, "schema setting", where)
         kinds: dict[str, type | tuple[type, ...]] = {
             f.name: {"int": int, "str": str}.get(str(f.type), list) for f in dataclasses.fields(Field)
         }
-        fields = []
-        for table in tables if isinstance(tables, list) else [tables]:
+        for table in tables:
             check_keys(table, kinds, "field setting", where)
             if "name" not in table:
                 raise ConfigError(f"each [[field]] needs a name ({where})")
-            if "thresholds" in table:
-                table["thresholds"] = tuple(float(t) for t in table["thresholds"])
-            fields.append(Field(**table))
+            for number in table.get("thresholds", ()):
+                if not isinstance(number, (int, float)) or isinstance(number, bool):
+                    raise ConfigError(f"field '{table['name']}': thresholds are numbers, found {number!r} ({where})")
+            table["thresholds"] = tuple(float(t) for t in table.get("thresholds", ()))
         if "label" not in values:
             raise ConfigError(f'a schema needs label = "COLUMN" ({where})')
-        return cls(fields=tuple(fields), **values)
+        try:
+            return cls(fields=tuple(Field(**table) for table in tables), **values)
+        except ConfigError as error:
+            raise ConfigError(f"{error} ({where})") from None
 
     @classmethod
     def load(cls, path: Path) -> Schema:

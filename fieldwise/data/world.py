@@ -13,7 +13,7 @@ import gzip
 import os
 import zlib
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from itertools import combinations
 from pathlib import Path
@@ -331,14 +331,17 @@ class World:
         return [name, *(self._line(owner) if owner else [])]
 
     def _plant(self, rng: np.random.Generator) -> list[Effect]:
-        """Effects with random weights. Fields of one root do not interact, for the root alone would tell; small
-        fields interact more often, so that a log of ordinary size can show it."""
+        """Effects with random weights, the strongest pairs first. Fields of one root do not interact, for the root
+        alone would tell; small fields do more often, so that a log of ordinary size can show it."""
         names = [name for name in self.field_names if self.columns[name].style != "day"]
+        ease = {
+            name: min(f.size, 50 if f.column.style in NUMERIC else f.size) ** -0.5 for name, f in self.fields.items()
+        }
 
         def pick(order: int, count: int) -> list[tuple[str, ...]]:
             free = [c for c in combinations(names, order) if len({self._line(name)[-1] for name in c}) == order]
-            odds = np.array([np.prod([self.fields[name].size ** -0.5 for name in c]) for c in free])
-            return [free[i] for i in sorted(rng.choice(len(free), count, replace=False, p=odds / odds.sum()))]
+            odds = np.array([np.prod([ease[name] for name in c]) for c in free])
+            return [free[i] for i in rng.choice(len(free), count, replace=False, p=odds / odds.sum())]
 
         def weights(*shapes: tuple[int, ...]) -> tuple[NDArray[np.float32], ...]:
             return tuple(rng.standard_normal(shape).astype(np.float32) for shape in shapes)
@@ -346,7 +349,8 @@ class World:
         effects = [Effect("linear", (name,)) for name in names]
         for i, pair in enumerate(pick(2, round(ACTIVE * len(self.fields) * (len(self.fields) - 1) / 2))):
             net = weights((HIDDEN, RANK), (HIDDEN, RANK), (HIDDEN, 1), (HIDDEN,))
-            effects.append(Effect("net", pair, net) if i % 2 else Effect("bilinear", pair, weights((RANK, RANK))))
+            effect = Effect("net", pair, net) if i % 2 else Effect("bilinear", pair, weights((RANK, RANK)))
+            effects.append(replace(effect, scale=1 / (1 + i / 20)))
         return effects + [Effect("rule", triple) for triple in pick(3, 4)]
 
     def _scale(self, strength: float) -> None:
@@ -358,13 +362,12 @@ class World:
         vectors, logit = self._vectors(codes), np.zeros(rows)
         for part, deviation in PARTS.items():
             effects = [effect for effect in self.effects if effect.part == part]
-            values = [effect(vectors) for effect in effects]
-            scales = [1 / max(value.std(), 1e-3) for value in values]
-            total = np.sum([scale * value for scale, value in zip(scales, values, strict=True)], axis=0)
-            share = strength * deviation / total.std()
-            for effect, scale in zip(effects, scales, strict=True):
-                effect.scale = share * scale
-            logit += share * total
+            for effect in effects:
+                effect.scale *= effect.scale / max(effect(vectors).std(), 1e-3)
+            total = np.sum([effect(vectors) for effect in effects], axis=0)
+            for effect in effects:
+                effect.scale *= strength * deviation / total.std()
+            logit += total * strength * deviation / total.std()
         low, high = -100.0, 100.0
         while high - low > 1e-9:
             self.bias = (low + high) / 2
@@ -488,13 +491,13 @@ def write_log(world: World, rows: int, path: str | Path, seed: int = 0, truth: b
 
 
 def _writer(stack: contextlib.ExitStack, part: Path, ending: str, schema: pa.Schema) -> Any:
-    if ending == "parquet":
-        return pq.ParquetWriter(part, schema)
     sink: Any = stack.enter_context(part.open("wb"))
+    if ending == "parquet":
+        return pq.ParquetWriter(sink, schema)
     if ".gz." in part.name:  # without the time of writing: the same log, the same bytes
         sink = stack.enter_context(gzip.GzipFile("", "wb", 5, sink, mtime=0))
     separator = "," if ending == "csv" else "\t"
     if ending != "txt":
         sink.write(f"{separator.join(schema.names)}\n".encode())
-    options = pacsv.WriteOptions(False, delimiter=separator, batch_size=10_000, quoting_style="none")
+    options = pacsv.WriteOptions(include_header=False, delimiter=separator, quoting_style="none")
     return pacsv.CSVWriter(sink, schema, write_options=options)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
+from torch.nn import functional
 
 from fieldwise.errors import ConfigError, unknown
 from fieldwise.nn.initial import xavier_
@@ -21,6 +22,18 @@ class Sum(nn.Module):
         return features.sum(dim=1)
 
 
+def check_sizes(name: str, found: Sequence[int]) -> None:
+    """Refuses widths and the like that are no sizes."""
+    if not all(type(size) is int and size > 0 for size in found):
+        raise ConfigError(f"{name} must be positive whole numbers, found {found}")
+
+
+def check_dropout(found: float) -> None:
+    """Refuses what is no probability of dropping."""
+    if not 0 <= found < 1:
+        raise ConfigError(f"dropout is the probability of dropping, in [0, 1), found {found}")
+
+
 @dataclass(frozen=True)
 class Layers:
     """The DNN's hidden layers: widths, norm before the activation, and the probability of dropping a unit."""
@@ -33,8 +46,8 @@ class Layers:
     def __post_init__(self) -> None:
         if self.norm not in NORMS:
             raise ConfigError(unknown("norm", self.norm, NORMS))
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout is the probability of dropping, in [0, 1), found {self.dropout}")
+        check_sizes("hidden", self.hidden)
+        check_dropout(self.dropout)
 
 
 class DNN(nn.Module):
@@ -54,6 +67,11 @@ class DNN(nn.Module):
             width = out
         self.layers = nn.Sequential(*layers, affine(width, 1))
 
+    @property
+    def bias(self) -> Tensor:
+        bias: Tensor = self.layers[-1].bias  # type: ignore[assignment]
+        return bias
+
     def forward(self, features: Tensor) -> Tensor:
         logits: Tensor = self.layers(features)
         return logits.squeeze(1)
@@ -67,7 +85,17 @@ def affine(width: int, out: int, weight_norm: bool = False) -> nn.Module:
     return nn.utils.parametrizations.weight_norm(layer) if weight_norm else layer
 
 
+class BatchNorm(nn.BatchNorm1d):
+    """As torch's; a batch of one row, which has no variance, is normed by the running statistics."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and len(x) == 1:
+            return functional.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+        return super().forward(x)
+
+
 def _norm(width: int, norm: str) -> list[nn.Module]:
     if norm == "layer":
-        return [nn.LayerNorm(width, eps=EPSILON)]
-    return [nn.BatchNorm1d(width)] if norm == "batch" else []
+        # One number's layer norm is always 0: it would cut the network.
+        return [nn.LayerNorm(width, eps=EPSILON)] if width > 1 else []
+    return [BatchNorm(width)] if norm == "batch" else []

@@ -42,15 +42,18 @@ class Table(nn.Module):
     Field f starts at row `layout.offsets[f]`. C is F unless there are set fields: a set field has several
     columns, unused ones -1, and its vector is the mean of its members' (section 3.1). Gradients are sparse,
     so that a step costs what its rows cost, not what the table costs.
+
+    For the starting values: `whole` is the layout of all the model's fields, where the table has only some of
+    them, and a row holds `parts` vectors (FFM).
     """
 
     offsets: Tensor
     first: Tensor
     membership: Tensor
 
-    def __init__(self, layout: Layout, dim: int) -> None:
+    def __init__(self, layout: Layout, dim: int, whole: Layout | None = None, parts: int = 1) -> None:
         super().__init__()
-        self.layout = layout
+        self.layout, self.whole, self.vector_dim = layout, whole or layout, dim // parts
         self.weight = nn.Parameter(torch.empty(layout.rows, dim))
         self.register_buffer("offsets", torch.tensor(layout.column_offsets), persistent=False)
         self.register_buffer("first", torch.tensor(layout.first_columns), persistent=False)
@@ -61,7 +64,7 @@ class Table(nn.Module):
 
     def start(self, init: str = "uniform-nk", scale: float = 1.0) -> None:
         """Fills the table anew."""
-        embedding_(self.weight, self.layout.fields, init, scale)
+        embedding_(self.weight, self.whole.fields, self.whole.rows, self.vector_dim, init, scale)
 
     def forward(self, ids: Tensor) -> Tensor:
         if not self.layout.has_sets:
@@ -79,11 +82,11 @@ class Embedding(nn.Module):
 
     order: Tensor
 
-    def __init__(self, layout: Layout, dims: tuple[int, ...]) -> None:
+    def __init__(self, layout: Layout, dims: tuple[int, ...], parts: int = 1) -> None:
         super().__init__()
         self.dims, self.dim = dims, max(dims)
         groups = {size: [f for f, d in enumerate(dims) if d == size] for size in dict.fromkeys(dims)}
-        self.tables = nn.ModuleList(Table(layout.only(fields), size) for size, fields in groups.items())
+        self.tables = nn.ModuleList(Table(layout.only(group), k, layout, parts) for k, group in groups.items())
         self.columns = [layout.columns_of(fields) for fields in groups.values()]
         order = torch.tensor([f for fields in groups.values() for f in fields]).argsort()
         self.register_buffer("order", order, persistent=False)

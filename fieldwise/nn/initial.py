@@ -12,15 +12,14 @@ from fieldwise.errors import ConfigError, unknown
 EMBEDDING = ("uniform-nk", "uniform-Nk", "uniform-k", "xavier", "normal", "libffm")
 
 
-def embedding_(weight: Tensor, fields: int, init: str = "uniform-nk", scale: float = 1.0) -> None:
-    """Fills a table (N, k) of `fields` fields.
+def embedding_(weight: Tensor, fields: int, rows: int, dim: int, init: str = "uniform-nk", scale: float = 1.0) -> None:
+    """Fills a table of a model with n = `fields` fields, N = `rows` categories and vectors of size k = `dim`.
 
-    `uniform-nk`, `uniform-Nk`, `uniform-k`: U(+-sqrt(scale/nk)) and so on, n fields, N categories; `xavier`:
-    U(+-sqrt(6/(N+k))); `normal`: N(0, scale^2); `libffm`: U(0, scale/sqrt(k)), never negative.
+    `uniform-nk`, `uniform-Nk`, `uniform-k`: U(+-sqrt(scale/nk)) and so on; `xavier`: U(+-sqrt(6/(N+k)));
+    `normal`: N(0, scale^2); `libffm`: U(0, scale/sqrt(k)), never negative.
     """
     if init not in EMBEDDING:
         raise ConfigError(unknown("embedding start", init, EMBEDDING))
-    rows, dim = weight.shape
     spread = {
         "uniform-nk": math.sqrt(scale / (fields * dim)),
         "uniform-Nk": math.sqrt(scale / (rows * dim)),

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fieldwise.errors import ConfigError, unknown
-from fieldwise.nn.classifiers import affine
+from fieldwise.nn.classifiers import affine, check_dropout, check_sizes
 from fieldwise.nn.embedding import Packed
 from fieldwise.nn.initial import xavier_
 from fieldwise.nn.norms import EPSILON, activation, pair_norm
@@ -25,7 +25,7 @@ def pairs(fields: int) -> tuple[Tensor, Tensor]:
     >>> pairs(3)
     (tensor([0, 0, 1]), tensor([1, 2, 2]))
     """
-    first, second = torch.triu_indices(fields, fields, offset=1)
+    first, second = torch.triu_indices(fields, fields, offset=1, device="cpu")
     return first, second
 
 
@@ -44,10 +44,13 @@ def one_size(part: nn.Module, dims: Sequence[int]) -> int:
 
 
 def mask_of(dims: Sequence[int]) -> Tensor | None:
-    """Which of the largest size's places each vector fills, (F, D); None where all fill all."""
+    """Which of the largest size's places each vector fills, (F, D); None where all fill all.
+
+    On the CPU, as are pairs: on the meta device, where models are counted, no place could be looked up.
+    """
     if len(set(dims)) == 1:
         return None
-    return torch.arange(max(dims))[None, :] < torch.tensor(dims)[:, None]
+    return torch.arange(max(dims), device="cpu")[None, :] < torch.tensor(dims, device="cpu")[:, None]
 
 
 class Pairwise(Interaction):
@@ -70,7 +73,7 @@ class Pairwise(Interaction):
     def sides(self, v: Tensor) -> tuple[Tensor, Tensor]:
         """The two vectors of each pair, each (P, B, D): pairs lead, so that each can have its own matrix."""
         by_field = v.transpose(0, 1)
-        return by_field[self.first], by_field[self.second]
+        return by_field.index_select(0, self.first), by_field.index_select(0, self.second)
 
 
 class Flatten(Interaction):
@@ -114,8 +117,8 @@ class Normed(Interaction):
 
 
 def normed(part: Interaction, wanted: bool) -> Interaction:
-    """The part, with a layer norm on its features if wanted."""
-    return Normed(part) if wanted else part
+    """The part, with a layer norm on its features if wanted; a single feature's norm would always be 0."""
+    return Normed(part) if wanted and part.width > 1 else part
 
 
 class PairSum(Interaction):
@@ -139,7 +142,8 @@ class InnerProduct(Pairwise):
         self.width = self.pairs
 
     def forward(self, v: Tensor) -> Tensor:
-        return torch.bmm(v, v.transpose(1, 2))[:, self.first, self.second]
+        places = self.first * v.shape[1] + self.second
+        return torch.bmm(v, v.transpose(1, 2)).flatten(1).index_select(1, places)
 
 
 class KernelProduct(Pairwise):
@@ -154,10 +158,12 @@ class KernelProduct(Pairwise):
     INITS = ("identity", "uniform")
 
     def __init__(self, dims: Sequence[int], kernel: str = "mat", init: str = "identity") -> None:
-        super().__init__(dims, any_sizes=kernel == "mat")
         for kind, found, known in (("kernel", kernel, self.KERNELS), ("kernel start", init, self.INITS)):
             if found not in known:
                 raise ConfigError(unknown(kind, found, known))
+        if init == "uniform" and kernel != "mat":
+            raise ConfigError(f"kernel start 'uniform' is for kernel 'mat', found kernel '{kernel}'")
+        super().__init__(dims, any_sizes=kernel == "mat")
         self.width, self.kind, dim = self.pairs, kernel, max(dims)
         shape = {"mat": (self.pairs, dim, dim), "vec": (self.pairs, 1, dim), "num": (self.pairs, 1, 1)}[kernel]
         start = torch.ones(shape)
@@ -199,6 +205,7 @@ class FieldAwareProduct(Pairwise):
     """
 
     def __init__(self, fields: int, dim: int, scale: float = 1.0) -> None:
+        check_sizes("dim", [dim])
         super().__init__([dim] * fields)
         self.width, self.fields, self.dim, self.scale = self.pairs, fields, dim, scale
 
@@ -227,6 +234,7 @@ class MicroNetwork(Pairwise):
         super().__init__(dims, any_sizes=not product)
         if not widths:
             raise ConfigError("a sub-network needs at least one layer, found none")
+        check_sizes("subnet", widths)
         self.product = product
         filled = mask_of(dims)
         mask = None if filled is None else torch.cat([filled[self.first], filled[self.second]], dim=1)[:, :, None]
@@ -270,8 +278,10 @@ class AttentionPool(Pairwise):
         dropout: float = 0.0,
     ) -> None:
         super().__init__(dims)
-        if temperature <= 0:
+        if not temperature > 0:
             raise ConfigError(f"temperature must be positive, found {temperature}")
+        check_sizes("attention", [hidden])
+        check_dropout(dropout)
         self.temperature = temperature
         dim = dims[0]
         self.attend = affine(dim, hidden)
@@ -306,6 +316,7 @@ class Convolution(Interaction):
         super().__init__()
         if not len(channels) == len(widths) == len(keep) > 0:
             raise ConfigError(f"channels, widths and keep need one length, found {channels}, {widths}, {keep}")
+        check_sizes("channels, widths and keep", [*channels, *widths, *keep])
         self.convolutions, self.keep, length, inputs = nn.ModuleList(), list(keep), len(dims), one_size(self, dims)
         for out, width, kept in zip(channels, widths, keep, strict=True):
             width = min(width, length)
@@ -318,9 +329,11 @@ class Convolution(Interaction):
     def forward(self, v: Tensor) -> Tensor:
         x = v.transpose(1, 2)
         for convolution, kept in zip(self.convolutions, self.keep, strict=True):
-            x = torch.relu(convolution(x))
+            # Pooled before the ReLU, which changes no value: behind it, which of several zeros is kept is chance.
+            x = convolution(x)
             if kept == 1:
                 x = x.amax(dim=2, keepdim=True)
             elif kept < x.shape[2]:
                 x = x.gather(2, x.topk(kept, dim=2).indices.sort(dim=2).values)
+            x = torch.relu(x)
         return x.flatten(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from fieldwise.errors import ConfigError, unknown
 
@@ -39,16 +40,23 @@ class PairNorm(nn.Module):
         super().__init__()
         if kind not in self.KINDS:
             raise ConfigError(unknown("sub-network norm", kind, self.KINDS))
-        self.over = (2,) if kind == "layer" else (0, 2)
+        self.alone = kind == "layer"
         own = pairs if kind in ("fused-per-pair", "layer") else 1
         self.gain = nn.Parameter(torch.ones(own, 1, width))
         self.shift = nn.Parameter(torch.zeros(own, 1, width))
 
     def forward(self, x: Tensor) -> Tensor:
-        variance, mean = torch.var_mean(x, dim=self.over, correction=0, keepdim=True)
-        return (x - mean) * torch.rsqrt(variance + EPSILON) * self.gain + self.shift
+        # Instances first: torch's own layer norm, one pass over memory, then does both kinds of statistics.
+        rows = x.transpose(0, 1)
+        if self.alone:
+            normal = functional.layer_norm(rows, rows.shape[2:], eps=EPSILON)
+            return normal.transpose(0, 1) * self.gain + self.shift
+        shape = rows.shape[1:]
+        gain, shift = (values.expand(shape[0], 1, shape[1]).reshape(shape) for values in (self.gain, self.shift))
+        return functional.layer_norm(rows, shape, gain, shift, EPSILON).transpose(0, 1)
 
 
 def pair_norm(pairs: int, width: int, kind: str) -> nn.Module:
-    """The norm of a micro network's layer, or nothing for `none`."""
-    return nn.Identity() if kind == "none" else PairNorm(pairs, width, kind)
+    """The norm of a micro network's layer, or nothing for `none` and for a single number: its norm is always 0."""
+    single = width == 1 and (pairs == 1 or kind == "layer")
+    return nn.Identity() if kind == "none" or single else PairNorm(pairs, width, kind)

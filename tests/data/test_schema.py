@@ -1,0 +1,114 @@
+"""Fields, layouts and schema.toml."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fieldwise.data.schema import BUCKETS, Field, Layout, Schema
+from fieldwise.errors import ConfigError
+
+NAMES = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=8)
+NUMBERS = st.floats(allow_nan=False)
+FIELDS = st.one_of(
+    st.builds(Field, NAMES, min_count=st.integers(1, 99), hash_buckets=st.integers(0, 99)),
+    st.builds(
+        Field,
+        NAMES,
+        st.just("numeric"),
+        buckets=st.sampled_from(BUCKETS),
+        max_buckets=st.integers(2, 99),
+        bucket_count=st.integers(1, 99),
+        thresholds=st.lists(NUMBERS, unique=True).map(lambda numbers: tuple(sorted(numbers))),
+    ),
+    st.builds(Field, NAMES, st.just("set"), separator=NAMES, max_values=st.integers(1, 99)),
+)
+
+
+@given(st.lists(FIELDS, min_size=1, max_size=5, unique_by=lambda field: field.name))
+def test_schema_toml_round_trip(fields: list[Field]) -> None:
+    names = [field.name for field in fields]
+    schema = Schema("".join(names) + "y", tuple(fields), "".join(names) + "w")
+    assert Schema.from_toml(schema.to_toml(), "here") == schema
+
+
+def test_only_what_differs_from_the_default_is_written() -> None:
+    schema = Schema("click", (Field("user"), Field("price", "numeric", max_buckets=10)))
+    assert schema.to_toml() == (
+        'label = "click"\n\n[[field]]\nname = "user"\nkind = "categorical"\n\n'
+        '[[field]]\nname = "price"\nkind = "numeric"\nmax_buckets = 10\n'
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", 'a schema needs label = "COLUMN"'),
+        ('label = "y"', "at least one field, found none"),
+        ('label = "y"\n[[field]]\nkind = "set"', "each \\[\\[field\\]\\] needs a name"),
+        ('label = "y"\n[field]\nname = "x"', "each field is a table \\[\\[field\\]\\]"),
+        ('label = "y"\nfield = "x"', "each field is a table"),
+        ('label = "y"\nfield = ["x"]', "each field is a table"),
+        ('lable = "y"', "unknown schema setting 'lable'; did you mean 'label'"),
+        ("label = 5", "schema setting 'label' must be a str, found 5"),
+        ("label", "not a TOML file"),
+        ('label = "y"\n[[field]]\nname = "x"\nkid = "set"', "unknown field setting 'kid'; did you mean 'kind'"),
+        (
+            'label = "y"\n[[field]]\nname = "x"\nkind = "catgorical"',
+            "field 'x': unknown kind 'catgorical'; did you mean",
+        ),
+        (
+            'label = "y"\n[[field]]\nname = "x"\nbuckets = "quantiles"',
+            "unknown buckets 'quantiles'; did you mean 'quan",
+        ),
+        ('label = "y"\n[[field]]\nname = "x"\nmin_count = "2"', "'min_count' must be a int, found '2'"),
+        ('label = "y"\n[[field]]\nname = "x"\nmin_count = true', "'min_count' must be a int, found True"),
+        ('label = "y"\n[[field]]\nname = "x"\nmin_count = 0', "min_count must be at least 1, found 0"),
+        ('label = "y"\n[[field]]\nname = "x"\nbucket_count = 0', "bucket_count must be at least 1, found 0"),
+        ('label = "y"\n[[field]]\nname = "x"\nthresholds = ["a"]', "thresholds are numbers, found 'a'"),
+        ('label = "y"\n[[field]]\nname = "x"\nbuckets = "explicit"\nthresholds = [2, 1]', "thresholds must rise"),
+        ('label = "y"\n[[field]]\nname = "x"\nbuckets = "explicit"\nthresholds = [1, 1]', "thresholds must rise"),
+        ('label = "y"\n[[field]]\nname = "x"\nbuckets = "explicit"\nthresholds = [nan]', "thresholds must rise"),
+        ('label = "y"\n[[field]]\nname = "x"\nkind = "set"\nseparator = ""', "a set needs a separator"),
+        ('label = "y"\n[[field]]\nname = "x"\n[[field]]\nname = "x"', "must differ, found 'x' 2 times"),
+        ('label = "y"\n[[field]]\nname = "y"', "'y' is the label or weight column"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "schema.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=message + r".*schema\.toml\)"):
+        Schema.load(path)
+
+
+def test_a_schema_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read the schema"):
+        Schema.load(tmp_path / "nothing.toml")
+
+
+def test_every_setting_of_a_field_can_be_written(tmp_path: Path) -> None:
+    """A setting that is new in Field must come through schema.toml too."""
+    others: dict[str, Any] = {"kind": "numeric", "separator": ";", "buckets": "explicit", "thresholds": (1.0, 2.0)}
+    changed = {
+        one.name: others.get(one.name, 7) for one in dataclasses.fields(Field) if one.name not in ("name", "kind")
+    }
+    schema = Schema("y", (Field("x", "numeric", **changed),))
+    path = tmp_path / "schema.toml"
+    path.write_text(schema.to_toml(), encoding="utf-8")
+    assert Schema.load(path) == schema
+
+
+def test_layout() -> None:
+    layout = Layout((3, 5, 4), (1, 2, 1))
+    assert (layout.fields, layout.rows, layout.columns, layout.has_sets) == (3, 12, 4, True)
+    assert layout.offsets == [0, 3, 8]
+    assert layout.first_columns == [0, 1, 1, 3]
+    assert layout.only([2, 1]) == Layout((4, 5), (1, 2))
+    assert layout.columns_of([2, 1]) == [3, 1, 2]
+    assert Layout.of([3, 4]) == Layout((3, 4), (1, 1))
+    assert not Layout.of([3, 4]).has_sets

@@ -1,0 +1,71 @@
+"""Every command and program in the README, and every example, runs."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fieldwise import cli
+from fieldwise.data.schema import Schema
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)
+COMMANDS = [
+    line.partition("#")[0].strip()
+    for kind, text in BLOCKS
+    if kind == "bash"
+    for line in text.splitlines()
+    if line.strip()
+]
+
+
+def test_make_targets_of_the_readme_exist_and_run_fieldwise():
+    targets = [command.split()[1] for command in COMMANDS if command.startswith("make ")]
+    assert targets == ["demo", "test"]
+    for target, expected in (("demo", "fieldwise demo --out demo"), ("test", "pytest")):
+        plan = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True)
+        assert expected in plan.stdout
+    assert (ROOT / ".ci" / "run").read_text().strip().endswith("make test")
+
+
+def test_every_command_of_the_readme(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    commands = [command for command in COMMANDS if not command.startswith("make ")]
+    assert len(commands) >= 8
+    for command in commands:
+        program, *arguments = shlex.split(command)
+        assert program == "fieldwise"
+        with pytest.raises(SystemExit) as end:
+            cli.main(arguments)
+        assert end.value.code == 0, f"{command}: {capsys.readouterr().err}"
+    assert (tmp_path / "report.html").stat().st_size > 10_000
+
+
+def test_every_program_of_the_readme(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    programs = [text for kind, text in BLOCKS if kind == "python"]
+    assert programs
+    for text in programs:
+        exec(compile(text, "README.md", "exec"), {})
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_examples(path):
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_links_of_the_docs_lead_somewhere():
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+        for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+def test_toml_of_the_docs_is_a_schema():
+    blocks = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "data.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert [len(Schema.from_toml(text, "docs/data.md").fields) for text in blocks] == [3]

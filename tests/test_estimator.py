@@ -1,0 +1,88 @@
+import pickle
+
+import numpy as np
+import polars
+import pytest
+from sklearn.base import clone
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+from fieldwise import Classifier, Predictor, Schema, World
+from fieldwise.data.schema import Field
+from fieldwise.errors import ConfigError, DataError
+
+SETTINGS = {"train.epochs": 2, "model.dim": 4, "train.lr": 0.01, "train.batch_size": 100}
+
+
+@pytest.fixture(scope="module")
+def log():
+    table = World("demo").log(2500).table.to_pandas()
+    return table.drop(columns="click"), table["click"]
+
+
+@pytest.fixture(scope="module")
+def fitted(log):
+    return Classifier("fm", SETTINGS).fit(*log)
+
+
+def test_it_learns_and_gives_two_columns(fitted, log):
+    probabilities = fitted.predict_proba(log[0])
+    assert probabilities.shape == (2500, 2)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1)
+    assert roc_auc_score(log[1], probabilities[:, 1]) > 0.6
+    assert set(fitted.predict(log[0])) <= {0, 1}
+
+
+def test_unseen_and_missing_values(fitted, log):
+    strange = log[0].head(2).copy()
+    strange["user"] = ["nobody", None]
+    assert np.isfinite(fitted.predict_proba(strange)).all()
+
+
+def test_save_load_pickle_and_predictor_agree(fitted, log, tmp_path):
+    expected = fitted.predict_proba(log[0].head(20))
+    fitted.save(tmp_path / "bundle")
+    np.testing.assert_array_equal(Classifier.load(tmp_path / "bundle").predict_proba(log[0].head(20)), expected)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(fitted)).predict_proba(log[0].head(20)), expected)
+    np.testing.assert_array_equal(Predictor.load(tmp_path / "bundle").predict(log[0].head(20)), expected[:, 1])
+    assert Predictor.load(tmp_path / "bundle").schema.label == "click"
+
+
+def test_clone_pipeline_and_cross_validation(log):
+    model = Classifier("lr", {"train.epochs": 1})
+    assert clone(model).get_params() == model.get_params()
+    pipeline = Pipeline([("same", FunctionTransformer()), ("model", model)])
+    scores = cross_val_score(pipeline, *log, cv=2, scoring="roc_auc")
+    assert (scores > 0.5).all()
+
+
+def test_eval_set_and_weights(log):
+    x, y = log
+    held = (x.tail(500), y.tail(500))
+    model = Classifier("lr", {"train.epochs": 2})
+    model.fit(x.head(2000), y.head(2000), eval_set=[held], sample_weight=np.where(y.head(2000) > 0, 3.0, 1.0))
+    assert model.report_["valid"]["rows"] == 500
+    plain = Classifier("lr", {"train.epochs": 2, "train.calibration": "none"}).fit(x, y)
+    heavy = Classifier("lr", {"train.epochs": 2, "train.calibration": "none"})
+    heavy.fit(x, y, sample_weight=np.where(y > 0, 5.0, 1.0))
+    assert heavy.predict_proba(x)[:, 1].mean() > plain.predict_proba(x)[:, 1].mean() + 0.05
+
+
+def test_polars_labels_of_words_and_a_schema(log):
+    x = polars.from_pandas(log[0])
+    words = np.where(log[1] > 0, "yes", "no")
+    schema = Schema("bought", (Field("user"), Field("item"), Field("genres", "set")))
+    model = Classifier("fm", SETTINGS, schema=schema).fit(x, words)
+    assert set(model.predict(x)) <= {"yes", "no"}
+    assert model.predictor.schema.names == ["user", "item", "genres"]
+
+
+def test_mistakes(log):
+    with pytest.raises(DataError, match="two classes"):
+        Classifier().fit(log[0], np.ones(2500))
+    with pytest.raises(DataError, match="one length"):
+        Classifier().fit(log[0], log[1].head(10))
+    with pytest.raises(ConfigError, match="did you mean 'lr'"):
+        Classifier(settings={"train.lrr": 1.0}).fit(*log)

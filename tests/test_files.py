@@ -1,0 +1,113 @@
+"""Files and folders appear whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fieldwise.errors import FieldwiseError
+from fieldwise.files import whole_file, whole_folder
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_folder_appears_at_the_end(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "out"
+    with whole_folder(out) as work:
+        (work / "a").write_text("1")
+        assert not out.exists()
+    assert (out / "a").read_text() == "1"
+    assert names(out.parent) == ["out"]
+
+
+def write_and_fail(path: Path) -> None:
+    path.write_text("1")
+    raise ZeroDivisionError
+
+
+def test_an_error_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), whole_folder(tmp_path / "out") as work:
+        write_and_fail(work / "a")
+    with pytest.raises(ZeroDivisionError), whole_file(tmp_path / "a.csv") as file:
+        write_and_fail(file)
+    assert names(tmp_path) == []
+
+
+def test_what_is_there_stays(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    with whole_folder(out):  # An empty folder holds nothing to lose.
+        pass
+    (out / "a").write_text("old")
+    with pytest.raises(FieldwiseError, match=r"is already there.*--force"), whole_folder(out):
+        pass
+    with pytest.raises(ZeroDivisionError), whole_folder(out, force=True):
+        raise ZeroDivisionError
+    assert (out / "a").read_text() == "old"
+    with whole_folder(out, force=True) as work:
+        (work / "b").write_text("new")
+    assert names(out) == ["b"]
+    assert names(tmp_path) == ["out"]
+
+
+def test_force_replaces_a_file(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(FieldwiseError, match="is already there"), whole_folder(tmp_path / "out"):
+        pass
+    with whole_folder(tmp_path / "out", force=True) as work:
+        (work / "b").touch()
+    assert names(tmp_path) == ["out"]
+    assert names(tmp_path / "out") == ["b"]
+
+
+def test_the_folder_one_stands_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    with whole_folder(Path()) as work:
+        (work / "a").touch()
+    assert names(here) == ["a"]
+
+
+def test_what_a_killed_process_left_is_swept(tmp_path: Path) -> None:
+    """The dead one's folder goes, that of a living process stays."""
+    dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
+    for owner in (dead.stdout.strip(), str(os.getppid()), "other"):
+        (tmp_path / f".out.{owner}.tmp").mkdir()
+    with whole_folder(tmp_path / "out"):
+        pass
+    assert names(tmp_path) == sorted([f".out.{os.getppid()}.tmp", ".out.other.tmp", "out"])
+
+
+def test_a_file_appears_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "a.csv.gz"
+    for text in ("1", "2"):
+        with whole_file(path) as work:
+            assert work.suffix == ".gz"
+            work.write_text(text)
+        assert path.read_text() == text
+    assert names(path.parent) == ["a.csv.gz"]
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), RuntimeError("I/O error: No space left on device")]
+)
+def test_a_full_disk_is_named(tmp_path: Path, error: Exception) -> None:
+    with (
+        pytest.raises(FieldwiseError, match=r"the disk is full; free some space.*out\)"),
+        whole_folder(tmp_path / "out"),
+    ):
+        raise error
+    with (
+        pytest.raises(FieldwiseError, match=r"the disk is full; free some space.*a\.csv\)"),
+        whole_file(tmp_path / "a.csv"),
+    ):
+        raise error
+    assert names(tmp_path) == []
