@@ -6,6 +6,7 @@ The public names are loaded when they are asked for, so that `import fieldwise` 
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from fieldwise.predictor import Predictor
 
 __version__ = "0.1.0"
+
+# torch's OpenMP threads spin for milliseconds before they sleep, which steals the cores from our own threads and from
+# other processes. It is read when torch is loaded, so that this helps only where fieldwise comes first.
+os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 _HOMES = {
     "Classifier": "fieldwise.estimator",

@@ -85,12 +85,12 @@ class _Run:
             raise BundleError(
                 f"training needs a validation part to stop in time; prepare with --split ({dataset.path})"
             )
-        self._claim(resume)
         self.device = device_of(config.device)
         torch.manual_seed(config.seed)
         self.model: Model = bundle.build_model(config, dataset.layout).to(self.device)
         _start(self.model, self.settings, self.part)
         self.optimizer = _optimizer(config, self.model)
+        self._claim(resume)
         self.steps = steps_per_epoch(self.part.rows, self.settings.batch_size)
         self.at: dict[str, Any] = {
             "step": 0,

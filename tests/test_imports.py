@@ -12,7 +12,7 @@ FLOORS = [
     {"errors", "toml", "files"},
     {"config"},
     {"data"},
-    {"nn"},
+    {"nn", "kernels"},
     {"models", "trees"},
     {"optim", "metrics", "calibration", "scoring"},
     {"checkpoint", "bundle", "distributed"},

@@ -145,7 +145,7 @@ def fit_vocabulary(field: Field, counts: Sequence[tuple[str, int]]) -> dict[str,
 def fit_thresholds(field: Field, values: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
     """Bounds between buckets from the training histogram: distinct values in rising order and their counts.
 
-    A bucket ends at a threshold and includes it.
+    A bucket ends at a threshold and includes it. There is none at the largest value: no training row lies above.
     """
     if field.buckets == "explicit":
         return np.array(field.thresholds, dtype=np.float64)

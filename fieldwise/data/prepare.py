@@ -151,6 +151,8 @@ def _labelled(
         if missing:
             raise DataError(f"column '{missing[0]}' of the schema is missing in the {source} rows")
     names = columns or [name for name in chunk.column_names if name not in (label, weight)]
+    if not names:
+        raise DataError(f"there is no column beside '{label}' to predict it from in the {source} rows")
     for name in names:
         if name in (LABEL, WEIGHT):
             raise DataError(f"the name '{name}' is taken by fieldwise itself; rename that column of the {source} rows")

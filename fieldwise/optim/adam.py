@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from fieldwise.errors import ConfigError, unknown
-from fieldwise.optim.rows import Group, RowOptimizer, check, power
+from fieldwise.kernels import rows
+from fieldwise.optim.rows import Group, Orders, RowOptimizer, check, order_of, power
 
 EPS_MODES = ("textbook", "hat")
 SPARSE_MODES = ("paper", "lazy", "dense")
@@ -68,6 +69,27 @@ class Adam(RowOptimizer):
         root, eps = self._root_and_eps(group)
         rate = group["lr"] * root / (1 - beta1 ** group["step"])
         weights.addcdiv_(mean, square.sqrt().add_(root * eps), value=-rate)
+
+    def update_compiled(self, group: Group, weight: Tensor, orders: Orders) -> bool:
+        assert weight.grad is not None
+        values = weight.grad._values()
+        state = self._state(group, weight, last=self.decays)
+        tables = weight, state["mean"], state["square"]
+        if weight.dim() != 2 or not len(values) or not rows.available(*tables, values):
+            return False
+        root, eps = self._root_and_eps(group)
+        rate = group["lr"] * root / (1 - group["betas"][0] ** group["step"])
+        rows.adam_rows(
+            *tables,
+            state["last"] if self.decays else None,
+            order_of(weight.grad, orders),
+            values,
+            step=group["step"],
+            betas=group["betas"],
+            rate=rate,
+            eps=root * eps,
+        )
+        return True
 
     def update_all(self, group: Group, weights: list[Tensor], grads: list[Tensor], states: list[list[Tensor]]) -> None:
         # torch's kernel is one pass over memory instead of eight, but looks neither at strides nor at dtypes.

@@ -46,15 +46,19 @@ def touched(grad: Tensor, orders: Orders | None = None) -> tuple[Tensor, Tensor]
     (tensor([1, 4]), tensor([[2.],
             [4.]]))
     """
-    ids, values = grad._indices()[0], grad._values()
     if grad.is_coalesced():
-        return ids, values
-    orders = {} if orders is None else orders
+        return grad._indices()[0], grad._values()
+    unique, order, starts = order_of(grad, {} if orders is None else orders)
+    return unique, embedding_bag(order, grad._values(), starts, mode="sum")
+
+
+def order_of(grad: Tensor, orders: Orders) -> tuple[Tensor, Tensor, Tensor]:
+    """Distinct ids (U,) of a sparse gradient, the positions of its ids in ascending order, and where each starts."""
+    ids = grad._indices()[0]
     key = (ids.data_ptr(), len(ids), ids.stride(0))
     if key not in orders:
         orders[key] = _order(ids, len(grad))
-    unique, order, starts = orders[key]
-    return unique, embedding_bag(order, values, starts, mode="sum")
+    return orders[key]
 
 
 def _order(ids: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -93,6 +97,10 @@ class RowOptimizer(Optimizer):
         """Move weights and state, of grad's shape, in place. gap (U, 1): steps since the last; None is 1."""
         raise NotImplementedError
 
+    def update_compiled(self, group: Group, weight: Tensor, orders: Orders) -> bool:
+        """`update` on the touched rows by a compiled kernel; False where there is none for this table."""
+        return False
+
     def update_all(self, group: Group, weights: list[Tensor], grads: list[Tensor], states: list[list[Tensor]]) -> None:
         """`update` for many dense parameters."""
         for weight, grad, state in zip(weights, grads, states, strict=True):
@@ -113,7 +121,8 @@ class RowOptimizer(Optimizer):
                 if weight.grad is None:
                     continue
                 if weight.grad.is_sparse and self.by_rows:
-                    self._update_rows(group, weight, *touched(weight.grad, orders))
+                    if not self.update_compiled(group, weight, orders):
+                        self._update_rows(group, weight, *touched(weight.grad, orders))
                 else:
                     dense.append(weight)
             self._update_dense(group, dense)

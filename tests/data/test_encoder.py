@@ -150,7 +150,7 @@ def forms(rows: dict[str, list[Any]], folder: Path) -> Iterator[tuple[str, Any]]
     yield "polars categories", polars.with_columns(pl.col("text", "hashed").cast(pl.Categorical))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(columns(), columns(), st.integers(1, 4))
 def test_one_transform(tmp_path: Path, rows: dict[str, list[Any]], others: dict[str, list[Any]], size: int) -> None:
     """Fitted on a csv or on typed columns, for rows seen or not: one row, one list of ids, whatever its form."""

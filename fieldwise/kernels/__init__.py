@@ -1,0 +1,1 @@
+"""Compiled kernels, each beside the plain PyTorch that it must equal."""

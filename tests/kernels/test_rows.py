@@ -1,0 +1,65 @@
+"""The compiled row kernel equals the plain PyTorch update, whatever the number of threads."""
+
+import pytest
+import torch
+
+from fieldwise.kernels import rows
+from fieldwise.optim import make_optimizer
+
+pytest.importorskip("numba")
+
+
+def steps(dtype, compiled, monkeypatch, threads=1, **settings):
+    """The table and its state after steps with duplicates, gaps and untouched rows."""
+    monkeypatch.setattr(rows, "available", rows.available if compiled else lambda *tensors: False)
+    random = torch.Generator().manual_seed(0)
+    table = torch.randn(5000, 7, dtype=dtype, generator=random).requires_grad_()
+    optimizer = make_optimizer("adam", [table], lr=0.01, **settings)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    for _ in range(12):
+        ids = torch.randint(0, 4000, (3000,), generator=random)
+        grad = torch.randn(3000, 7, dtype=dtype, generator=random)
+        table.grad = torch.sparse_coo_tensor(ids[None], grad, table.shape, check_invariants=False)
+        optimizer.step()
+    torch.set_num_threads(before)
+    return table.detach(), *optimizer.state[table].values()
+
+
+@pytest.mark.parametrize("settings", [{}, {"sparse_mode": "lazy"}, {"eps_mode": "hat", "betas": (0.8, 0.99)}], ids=str)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 2e-5)], ids=str)
+def test_compiled_equals_plain(monkeypatch, settings, dtype, tolerance):
+    compiled = steps(dtype, True, monkeypatch, **settings)
+    plain = steps(dtype, False, monkeypatch, **settings)
+    for one, two in zip(compiled, plain, strict=True):
+        torch.testing.assert_close(one, two, rtol=tolerance, atol=tolerance)
+
+
+def test_threads_change_nothing(monkeypatch):
+    one = steps(torch.float32, True, monkeypatch, threads=1)
+    two = steps(torch.float32, True, monkeypatch, threads=2)
+    assert all(a.equal(b) for a, b in zip(one, two, strict=True))
+
+
+def test_gaps_beyond_the_table_of_powers(monkeypatch):
+    """A row that comes back after thousands of steps decays by beta^gap all the same."""
+    found = []
+    for available in (rows.available, lambda *tensors: False):
+        monkeypatch.setattr(rows, "available", available)
+        table = torch.ones(3, 2, dtype=torch.float64).requires_grad_()
+        optimizer = make_optimizer("adam", [table], lr=0.1)
+        for step in (0, 5000):
+            optimizer.param_groups[0]["step"] = step
+            table.grad = torch.sparse_coo_tensor([[1]], torch.ones(1, 2, dtype=torch.float64), (3, 2))
+            optimizer.step()
+        found.append(table.detach())
+    torch.testing.assert_close(*found, rtol=1e-12, atol=0)
+    assert found[0][0].tolist() == [1.0, 1.0]
+
+
+def test_what_it_does_not_take_goes_the_plain_way():
+    good = torch.zeros(4, 2)
+    assert rows.available(good)
+    assert not rows.available(good.half())
+    assert not rows.available(good.T)
+    assert not rows.available(good, good.double())
