@@ -124,15 +124,18 @@ def prepare(
         print_json(facts)
         return
     for note in facts["notes"]:
-        err.print(f"note: {note}", highlight=False)
+        err.print(f"note: {note}", highlight=False, soft_wrap=True)
     for part, count in facts["rows"].items():
-        out.print(f"{part:6}{count:>12,} rows, {facts['positive_rate'][part]:.4%} positive", highlight=False)
+        out.print(
+            f"{part:6}{count:>12,} rows, {facts['positive_rate'][part]:.4%} positive", highlight=False, soft_wrap=True
+        )
     kinds = ", ".join(f"{n} ({v['kind']}, {v['size']:,} ids)" for n, v in facts["fields"].items())
     out.print(
         f"fields: {kinds}\nschema: {folder / 'schema.toml'} (edit it and pass it with --schema)",
         highlight=False,
+        soft_wrap=True,
     )
-    out.print(f"next: fieldwise train {folder} --model pin --out runs/pin", highlight=False)
+    say(f"next: fieldwise train {folder} --model pin --out runs/pin")
 
 
 @app.command()
@@ -162,8 +165,8 @@ def train(
         return
     part = "test" if "test" in report else "valid"
     _print_metrics(f"{report['model']} on {part} rows", report[part])
-    out.print(f"run: {folder}  bundle: {folder / 'bundle'}", highlight=False)
-    out.print(f"next: fieldwise predict {folder} FILE -o predictions.csv", highlight=False)
+    say(f"run: {folder}  bundle: {folder / 'bundle'}")
+    say(f"next: fieldwise predict {folder} FILE -o predictions.csv")
 
 
 @app.command()
@@ -217,7 +220,7 @@ def predict(
     if json:
         print_json({"file": str(file), "rows": count})
     else:
-        out.print(f"{count:,} rows in {file}, column `probability`", highlight=False)
+        say(f"{count:,} rows in {file}, column `probability`")
 
 
 @app.command()
@@ -266,7 +269,12 @@ def report(
         print_json({"file": str(file), "runs": rows})
     else:
         print_table(rows, None, out)
-        out.print(f"page: {file}", highlight=False)
+        say(f"page: {file}")
+
+
+def say(text: str) -> None:
+    """A line as it is: no colours guessed from it, no line breaks in the middle of a command."""
+    out.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _print_metrics(title: str, found: dict[str, Any]) -> None:
@@ -277,10 +285,12 @@ def _print_metrics(title: str, found: dict[str, Any]) -> None:
         "calibration": "predicted / observed",
         "ece": "calibration error",
     }
-    out.print(f"{title}: {found['rows']:,} rows, {found['positive_rate']:.4%} positive", highlight=False)
+    out.print(
+        f"{title}: {found['rows']:,} rows, {found['positive_rate']:.4%} positive", highlight=False, soft_wrap=True
+    )
     for key, word in words.items():
         value = "not defined on one class" if found[key] is None else f"{found[key]:.5f}"
-        out.print(f"  {word:26} {value}", highlight=False)
+        say(f"  {word:26} {value}")
 
 
 def _shares(text: str) -> tuple[float, float, float]:

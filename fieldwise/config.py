@@ -17,7 +17,7 @@ from fieldwise.toml import dumps
 class TrainSettings:
     """How to train.
 
-    batch_size 0 takes a 400th of the training rows, at least 50 and at most 2000, so that small data see enough
+    batch_size 0 takes a 200th of the training rows, at least 50 and at most 2000, so that small data see enough
     steps. patience: evaluations without a better validation log loss before training stops. L2 terms are lambda/2 times
     a sum of squares: `l2` of the looked-up rows, averaged over the batch (`l2_reduction` sum: the paper's numbers),
     `l2_full` of whole tables, `l2_weights` of kernels, sub-networks, DNN and attention. `init` fills the tables,
@@ -26,8 +26,8 @@ class TrainSettings:
 
     batch_size: int = 0
     epochs: int = 20
-    patience: int = 2
-    lr: float = 1e-3
+    patience: int = 3
+    lr: float = 2e-3
     optimizer: str = "adam"
     eps: float = 1e-8
     betas: tuple[float, float] = (0.9, 0.999)
@@ -41,7 +41,7 @@ class TrainSettings:
     schedule: str = "constant"
     warmup: int = 0
     clip: float = 0.0
-    l2: float = 1e-3
+    l2: float = 3e-3
     l2_reduction: str = "mean"
     l2_full: float = 0.0
     l2_weights: float = 0.0
@@ -50,7 +50,7 @@ class TrainSettings:
     base_rate_start: bool = True
     calibration: str = "platt"
     shuffle_rows: int = 4_000_000
-    evaluations: int = 1
+    evaluations: int = 2
     checkpoint_minutes: float = 5.0
 
     def __post_init__(self) -> None:

@@ -36,12 +36,10 @@ class TrainingBar(train.Progress):
         self.note = ""
         self.bar = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[speed]:>9,.0f} rows/s  loss {task.fields[loss]:.4f}"),
-            TextColumn("{task.fields[note]}"),
-            TimeElapsedColumn(),
+            BarColumn(bar_width=10),
+            TextColumn("{task.fields[speed]:>7,.0f} rows/s  loss {task.fields[loss]:.3f}  {task.fields[note]}"),
+            TimeRemainingColumn(compact=True),
             TextColumn("left at most"),
-            TimeRemainingColumn(),
             console=err,
             disable=quiet,
         )
@@ -55,12 +53,11 @@ class TrainingBar(train.Progress):
     def step(self, rows: int, loss: float, epoch: int) -> None:
         self.loss = loss if not self.loss else 0.98 * self.loss + 0.02 * loss
         speed = self.bar.tasks[self.task].speed or 0.0
-        title = f"{self.title} epoch {epoch}"
+        title = f"{self.title} {epoch:2}"
         self.bar.update(self.task, advance=rows, description=title, speed=speed, loss=self.loss)
 
     def evaluated(self, record: dict[str, Any]) -> None:
-        area = "" if record["auc"] is None else f"AUC {record['auc']:.4f} "
-        self.bar.update(self.task, note=f"valid {area}log loss {record['log_loss']:.4f}")
+        self.bar.update(self.task, note=f"valid {record['log_loss']:.4f}")
 
     def __enter__(self) -> TrainingBar:
         return self

@@ -22,7 +22,7 @@ from fieldwise.report import print_table, table_rows, write_report
 from fieldwise.train import train
 
 MODELS = ("lr", "fm", "fnn", "pin")
-ROWS = 250_000
+ROWS = 200_000
 TRUTH = "true_probability"
 
 
@@ -94,4 +94,5 @@ Open {page} for curves, reliability and the field pairs that matter. What to try
   fieldwise evaluate {folder / "pin"} {folder / "test.csv"}
   fieldwise prepare YOUR_LOG.csv --label YOUR_COLUMN --out data && fieldwise train data --model pin --out runs/pin""",
         highlight=False,
+        soft_wrap=True,
     )

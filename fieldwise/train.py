@@ -69,8 +69,8 @@ def resolve(config: Config) -> Config:
 
 
 def _with_batch_size(config: Config, rows: int) -> Config:
-    """batch_size 0 becomes a 400th of the rows: small data need steps, large data speed."""
-    size = config.train.batch_size or min(2000, max(50, round(rows / 400)))
+    """batch_size 0 becomes a 200th of the rows: small data need steps, large data speed."""
+    size = config.train.batch_size or min(2000, max(50, round(rows / 200)))
     return replace(config, train=replace(config.train, batch_size=size))
 
 

@@ -38,10 +38,10 @@ def check_dropout(found: float) -> None:
 class Layers:
     """The DNN's hidden layers: widths, norm before the activation, and the probability of dropping a unit."""
 
-    hidden: Sequence[int] = (200, 200)
+    hidden: Sequence[int] = (400, 400)
     norm: str = "layer"
     activation: str = "relu"
-    dropout: float = 0.3
+    dropout: float = 0.5
 
     def __post_init__(self) -> None:
         if self.norm not in NORMS:

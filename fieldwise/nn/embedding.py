@@ -18,7 +18,7 @@ from fieldwise.nn.initial import embedding_
 class Vectors:
     """How large the vectors are: `dim` for every field, or, with `adaptive` c > 0, ceil(min(c ln N_i, dim))."""
 
-    dim: int = 16
+    dim: int = 32
     adaptive: float = 0.0
 
     def __post_init__(self) -> None:
