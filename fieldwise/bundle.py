@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 
 import fieldwise
 from fieldwise.calibration import Calibration
@@ -21,7 +20,10 @@ from fieldwise.data.encoder import Encoder
 from fieldwise.data.schema import Layout, Schema
 from fieldwise.errors import BundleError
 from fieldwise.files import whole_folder
-from fieldwise.models import Model, build
+from fieldwise.models import build
+from fieldwise.nn.model import Model
+from fieldwise.scoring import Scorer
+from fieldwise.trees import Trees
 
 FORMAT = 1
 
@@ -34,17 +36,17 @@ class Bundle:
     config: Config
     schema: Schema
     encoder: Encoder
-    model: Model
+    model: Scorer
     calibration: Calibration
     metrics: dict[str, Any]
 
 
 def write(
-    out: Path, config: Config, data: Path, weights: Path, calibration: Calibration, metrics: dict[str, Any]
+    out: Path, config: Config, data: Path, model: Scorer, calibration: Calibration, metrics: dict[str, Any]
 ) -> None:
     """Writes the bundle of a trained model; `data` is the prepared folder with schema and encoder."""
     with whole_folder(out, force=True) as work:
-        shutil.copyfile(weights, work / "weights.safetensors")
+        model.save(work / model.file)
         shutil.copyfile(data / "schema.toml", work / "schema.toml")
         shutil.copytree(data / "encoder", work / "encoder")
         (work / "config.toml").write_text(config.to_toml(), encoding="utf-8")
@@ -89,14 +91,14 @@ def load(path: Path) -> Bundle:
         schema = Schema.load(folder / "schema.toml")
         encoder = Encoder.load(folder / "encoder", schema)
         model = build_model(config, encoder.layout)
-        model.load_state_dict(load_file(folder / "weights.safetensors"))
+        model.load(folder / model.file)
     except (OSError, tomllib.TOMLDecodeError, SafetensorError, RuntimeError, KeyError) as error:
         raise BundleError(f"the bundle is damaged: {str(error).splitlines()[0]} ({folder})") from None
     calibration = Calibration.from_json(_read_json(folder / "calibration.json"))
-    return Bundle(folder, config, schema, encoder, model.eval(), calibration, _read_json(folder / "metrics.json"))
+    return Bundle(folder, config, schema, encoder, model, calibration, _read_json(folder / "metrics.json"))
 
 
-def build_model(config: Config, layout: Layout) -> Model:
+def build_model(config: Config, layout: Layout) -> Model | Trees:
     """The model that a config describes, over these fields."""
     return build(config.model, layout, config.options)
 

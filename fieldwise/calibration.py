@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldwise.errors import BundleError, ConfigError, unknown
-from fieldwise.metrics import sigmoid
+from fieldwise.metrics import Floats, sigmoid
 
 KINDS = ("none", "shift", "platt", "isotonic")
 
@@ -64,24 +64,33 @@ def fit(kind: str, labels: NDArray[Any], logits: NDArray[Any], weights: NDArray[
     return Calibration(kind, 1.0, 0.0, tuple(curve.X_thresholds_.tolist()), tuple(curve.y_thresholds_.tolist()))
 
 
-def _newton(x: NDArray[np.float64], y: NDArray[np.float64], w: NDArray[np.float64], scale: bool) -> tuple[float, float]:
-    """Logistic regression of y on x by Newton's method; a slope only where it stays positive."""
-    slope, shift = 1.0, 0.0
-    for _ in range(50):
-        p = sigmoid(slope * x + shift)
-        error, curvature = w * (y - p), np.maximum(w * p * (1 - p), 1e-12)
-        gradient = np.array([error.sum(), (error * x).sum()])
-        hessian = np.array([[curvature.sum(), (curvature * x).sum()], [0.0, (curvature * x * x).sum()]])
-        hessian[1, 0] = hessian[0, 1]
-        if scale:
-            step = np.linalg.solve(hessian + 1e-9 * np.eye(2), gradient)
-        else:
-            step = np.array([gradient[0] / hessian[0, 0], 0.0])
-        step = np.clip(step, -2.0, 2.0)
-        shift, slope = shift + step[0], slope + step[1]
-        if np.abs(step).max() < 1e-10:
+# A slope is drawn to 1 as if so many rows spoke for it: a handful of separable rows must not make it infinite.
+RIDGE_ROWS = 1.0
+
+
+def _newton(x: Floats, y: Floats, w: Floats, scale: bool) -> tuple[float, float]:
+    """Slope and shift of least log loss, by Newton's method with halved steps; the shift alone where the slope
+    would be negative, which would turn the ranking round."""
+    ridge = np.array([0.0, RIDGE_ROWS])
+
+    def loss(at: Floats) -> float:
+        logits = at[0] + at[1] * x
+        return float((w * (np.logaddexp(0, logits) - y * logits)).sum() + (ridge * (at - [0, 1]) ** 2).sum() / 2)
+
+    # Starting where the mean logit is the base rate's log-odds keeps the first step short.
+    at = np.array([np.log((w * y).sum() / (w * (1 - y)).sum()) - np.average(x, weights=w), 1.0])
+    inputs = np.stack([np.ones_like(x), x])
+    for _ in range(100):
+        p = sigmoid(at[0] + at[1] * x)
+        gradient = inputs @ (w * (p - y)) + ridge * (at - [0, 1])
+        hessian = (inputs * (w * p * (1 - p))) @ inputs.T + np.diag(ridge + 1e-9)
+        step = np.linalg.solve(hessian, gradient) if scale else np.array([gradient[0] / hessian[0, 0], 0.0])
+        size, before = 1.0, loss(at)
+        while loss(at - size * step) > before and size > 1e-12:
+            size /= 2
+        at = at - size * step
+        if np.abs(size * step).max() < 1e-10:
             break
-    if slope <= 0:
-        # A slope below zero would turn the ranking round: fall back on the shift alone.
+    if at[1] <= 0:
         return _newton(x, y, w, scale=False)
-    return float(slope), float(shift)
+    return float(at[1]), float(at[0])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import sys
 import warnings
 from functools import partial
@@ -14,7 +13,7 @@ import typer
 
 from fieldwise.config import load_config
 from fieldwise.console import TrainingBar, counting, err, out, print_json
-from fieldwise.errors import ConfigError, FieldwiseError, unknown
+from fieldwise.errors import ConfigError, FieldwiseError
 
 app = typer.Typer(
     name="fieldwise",
@@ -68,10 +67,7 @@ def simulate(
     if json:
         print_json({"file": str(file), "rows": rows, "kind": kind, "seed": seed})
     else:
-        out.print(
-            f"{rows:,} rows in {file}\nnext: fieldwise prepare {file} --label click --out data",
-            highlight=False,
-        )
+        say(f"{rows:,} rows in {file}\nnext: fieldwise prepare {file} --label click --out data")
 
 
 @app.command()
@@ -124,17 +120,11 @@ def prepare(
         print_json(facts)
         return
     for note in facts["notes"]:
-        err.print(f"note: {note}", highlight=False, soft_wrap=True)
+        err.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
     for part, count in facts["rows"].items():
-        out.print(
-            f"{part:6}{count:>12,} rows, {facts['positive_rate'][part]:.4%} positive", highlight=False, soft_wrap=True
-        )
+        say(f"{part:6}{count:>12,} rows, {facts['positive_rate'][part]:.4%} positive")
     kinds = ", ".join(f"{n} ({v['kind']}, {v['size']:,} ids)" for n, v in facts["fields"].items())
-    out.print(
-        f"fields: {kinds}\nschema: {folder / 'schema.toml'} (edit it and pass it with --schema)",
-        highlight=False,
-        soft_wrap=True,
-    )
+    say(f"fields: {kinds}\nschema: {folder / 'schema.toml'} (edit it and pass it with --schema)")
     say(f"next: fieldwise train {folder} --model pin --out runs/pin")
 
 
@@ -145,6 +135,7 @@ def train(
     model: Annotated[str, typer.Option(help="A name of `fieldwise models`.")] = "",
     config: Annotated[Path | None, typer.Option(help="A recipe in TOML.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE, such as train.lr=3e-4.")] = None,
+    init_from: Annotated[str, typer.Option(help="An FM run to start the vectors from.")] = "",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "",
     seed: Annotated[int | None, typer.Option()] = None,
@@ -156,7 +147,7 @@ def train(
     """
     from fieldwise import train as room
 
-    chosen = {"model.name": model, "device": device, "seed": seed}
+    chosen = {"model.name": model, "device": device, "seed": seed, "train.init_from": init_from}
     settings = load_config(config, set_ or (), {k: v for k, v in chosen.items() if v not in ("", None)})
     with TrainingBar(settings.model, json) as bar:
         report = room.train(settings, data, folder, resume, bar)
@@ -226,29 +217,33 @@ def predict(
 @app.command()
 def models(
     name: Annotated[str, typer.Argument(help="One model; all without a name.")] = "",
+    data: Annotated[Path | None, typer.Option(help="A prepared folder, to count parameters for.")] = None,
     json: Json = False,
 ) -> None:
-    """List the models and their options.
+    """List the models: their parts, their options, and with --data how many parameters they would have.
 
-    Example: `fieldwise models pin`
+    Example: `fieldwise models pin --data data`
     """
     from rich.table import Table
 
-    from fieldwise.models import MODELS, options
+    from fieldwise.data.dataset import Dataset
+    from fieldwise.models import describe, registry
 
-    if name and name not in MODELS:
-        raise ConfigError(unknown("model", name, MODELS))
-    shown: list[dict[str, Any]] = [
-        {"name": n, "description": inspect.getdoc(MODELS[n]) or "", "options": options(n)}
-        for n in ([name] if name else MODELS)
-    ]
+    layout = Dataset.open(data).layout if data else None
+    shown = [describe(each, layout) for each in ([name] if name else registry())]
     if json:
         print_json({"models": shown})
         return
-    table = Table("model", "what it is", "options and defaults", show_lines=True)
+    table = Table("model", "linear", "interaction", "classifier", "options and defaults", show_lines=True)
     for row in shown:
-        table.add_row(row["name"], row["description"], ", ".join(f"{k}={v}" for k, v in row["options"].items()))
+        options = ", ".join(f"{k}={v}" for k, v in row["options"].items())
+        branches = row["branches"] or [{"interaction": "-", "classifier": "-"}]
+        parts = ["\n".join(branch[part] for branch in branches) for part in ("interaction", "classifier")]
+        table.add_row(row["name"], "yes" if row["linear"] else "-", *parts, options)
     out.print(table)
+    for row in shown:
+        count = f" ({row['parameters']:,} parameters)" if row["parameters"] is not None else ""
+        say(f"{row['name']:7} {row['description'].splitlines()[0]}{count}")
 
 
 @app.command()
@@ -285,9 +280,7 @@ def _print_metrics(title: str, found: dict[str, Any]) -> None:
         "calibration": "predicted / observed",
         "ece": "calibration error",
     }
-    out.print(
-        f"{title}: {found['rows']:,} rows, {found['positive_rate']:.4%} positive", highlight=False, soft_wrap=True
-    )
+    say(f"{title}: {found['rows']:,} rows, {found['positive_rate']:.4%} positive")
     for key, word in words.items():
         value = "not defined on one class" if found[key] is None else f"{found[key]:.5f}"
         say(f"  {word:26} {value}")

@@ -21,7 +21,8 @@ class TrainSettings:
     steps. patience: evaluations without a better validation log loss before training stops. L2 terms are lambda/2 times
     a sum of squares: `l2` of the looked-up rows, averaged over the batch (`l2_reduction` sum: the paper's numbers),
     `l2_full` of whole tables, `l2_weights` of kernels, sub-networks, DNN and attention. `init` fills the tables,
-    and with `base_rate_start` the output's bias starts at the log-odds of the training rows' rate.
+    and with `base_rate_start` the output's bias starts at the log-odds of the training rows' rate; `init_from` names an
+    FM run or bundle whose vectors (and linear part, where the model has one) the model starts with.
     """
 
     batch_size: int = 0
@@ -48,6 +49,7 @@ class TrainSettings:
     init: str = "normal"
     init_scale: float = 0.01
     base_rate_start: bool = True
+    init_from: str = ""
     calibration: str = "platt"
     shuffle_rows: int = 4_000_000
     evaluations: int = 2

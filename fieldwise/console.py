@@ -56,6 +56,9 @@ class TrainingBar(train.Progress):
         title = f"{self.title} {epoch:2}"
         self.bar.update(self.task, advance=rows, description=title, speed=speed, loss=self.loss)
 
+    def say(self, text: str) -> None:
+        err.print(f"note: {text}", highlight=False, markup=False, soft_wrap=True)
+
     def evaluated(self, record: dict[str, Any]) -> None:
         self.bar.update(self.task, note=f"valid {record['log_loss']:.4f}")
 

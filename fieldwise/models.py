@@ -2,20 +2,18 @@
 
     logit(x) = linear(x) + sum over branches of classifier(interaction(embedding(x)))
 
-A model is a function from the fields' layout and its options to a Model; its options are its keyword
-arguments, which is where validation, `fieldwise models` and the docs read them.
+A model is a function of the fields' layout; its options are its keyword arguments, which is where validation,
+`fieldwise models` and the docs read them.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch import Tensor, nn
+import torch
 
-from fieldwise.config import coerce
 from fieldwise.data.schema import Layout
 from fieldwise.errors import ConfigError, unknown
 from fieldwise.nn.classifiers import DNN, Layers, Sum
@@ -27,63 +25,17 @@ from fieldwise.nn.interactions import (
     FieldAwareProduct,
     Flatten,
     InnerProduct,
-    Interaction,
     KernelProduct,
     MicroNetwork,
     PairSum,
     normed,
 )
+from fieldwise.nn.model import Branch, Model
+from fieldwise.options import arguments, options_of
+from fieldwise.trees import Trees, gbdt
 
-
-class Branch(nn.Module):
-    """An interaction and the classifier of its features: field vectors (B, F, D) -> logits (B,)."""
-
-    def __init__(self, interaction: Interaction, classifier: nn.Module) -> None:
-        super().__init__()
-        self.interaction, self.classifier = interaction, classifier
-
-    def forward(self, v: Tensor) -> Tensor:
-        logits: Tensor = self.classifier(self.interaction(v))
-        return logits
-
-
-class Model(nn.Module):
-    """ids (B, C) -> logits (B,), in two steps: look the rows up, then combine them."""
-
-    def __init__(self, embedding: Embedding | None, *branches: Branch, linear: Linear | None = None) -> None:
-        super().__init__()
-        self.embedding, self.linear = embedding, linear
-        self.branches = nn.ModuleList(branches)
-
-    @property
-    def bias(self) -> Tensor | None:
-        """The output's bias: the linear part's, or else the last layer's of a DNN."""
-        parts = (self.linear, *(branch.classifier for branch in self.branches))
-        own: list[Tensor | None] = [getattr(part, "bias", None) for part in parts]
-        return next((bias for bias in own if bias is not None), None)
-
-    def lookup(self, ids: Tensor) -> dict[str, Tensor]:
-        """The rows' linear weights (B, F, 1) and vectors (B, F, D), whichever the model has."""
-        found = {}
-        if self.linear is not None:
-            found["linear"] = self.linear.weights(ids)
-        if self.embedding is not None:
-            found["vectors"] = self.embedding(ids)
-        return found
-
-    def combine(self, found: dict[str, Tensor]) -> Tensor:
-        """What `lookup` found -> logits (B,)."""
-        parts = [branch(found["vectors"]) for branch in self.branches]
-        if self.linear is not None:
-            parts.append(self.linear(found["linear"]))
-        total: Tensor = sum(parts[1:], parts[0])
-        return total
-
-    def forward(self, ids: Tensor) -> Tensor:
-        return self.combine(self.lookup(ids))
-
-
-OPTION_GROUPS = (Vectors, Layers)
+# The layers of the networks that end in a DNN.
+DEEP = Layers(dropout=0.5)
 MODELS: dict[str, Callable[..., Model]] = {}
 
 
@@ -93,35 +45,42 @@ def register(build: Callable[..., Model]) -> Callable[..., Model]:
     return build
 
 
+def named(name: str) -> Callable[..., Model | Trees]:
+    """What builds the model of that name: a registered network, or the trees beside them."""
+    known = registry()
+    if name not in known:
+        raise ConfigError(unknown("model", name, known))
+    return known[name]
+
+
+def registry() -> dict[str, Callable[..., Model | Trees]]:
+    """All that `fieldwise train --model` takes. MODELS are the networks, for the contract suite and for gradients."""
+    return {**MODELS, "gbdt": gbdt}
+
+
 def options(name: str) -> dict[str, Any]:
     """A model's options and their defaults; groups of options, such as the DNN's layers, are spread out."""
-    spread: dict[str, Any] = {}
-    for option, default in _arguments(name).items():
-        spread |= dataclasses.asdict(default) if isinstance(default, OPTION_GROUPS) else {option: default}
-    return spread
+    return options_of(named(name))
 
 
-def build(name: str, layout: Layout, settings: dict[str, Any] | None = None) -> Model:
+def build(name: str, layout: Layout, settings: dict[str, Any] | None = None) -> Model | Trees:
     """The model of that name over these fields; `settings` are its options."""
-    left, known, arguments = dict(settings or {}), options(name), {}
-    for key, value in left.items():
-        if key not in known:
-            raise ConfigError(f"model {name}: {unknown('option', key, known)}")
-        left[key] = coerce(value, type(known[key]), f"model.{key}", f"model {name}")
-    for option, default in _arguments(name).items():
-        if isinstance(default, OPTION_GROUPS):
-            own = {f.name: left[f.name] for f in dataclasses.fields(default) if f.name in left}
-            arguments[option] = dataclasses.replace(default, **own)
-        elif option in left:
-            arguments[option] = left[option]
-    return MODELS[name](layout, **arguments)
+    return named(name)(layout, **arguments(named(name), settings or {}))
 
 
-def _arguments(name: str) -> dict[str, Any]:
-    if name not in MODELS:
-        raise ConfigError(unknown("model", name, MODELS))
-    parameters = inspect.signature(MODELS[name]).parameters.values()
-    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+def describe(name: str, layout: Layout | None = None) -> dict[str, Any]:
+    """What a model is made of, its options, and its parameters over these fields (without allocating them)."""
+    with torch.device("meta"):
+        model = build(name, layout or Layout.of([2] * 8))
+    network = model if isinstance(model, Model) else None
+    return {
+        "name": name,
+        "description": inspect.getdoc(named(name)) or "",
+        "linear": network is not None and network.linear is not None,
+        "branches": network.parts if network else [],
+        "options": options(name),
+        "parameters": network.size if network and layout else None,
+    }
 
 
 @register
@@ -177,7 +136,7 @@ def afm(
 
 
 @register
-def fnn(sizes: Layout, *, vectors: Vectors = Vectors(), layers: Layers = Layers()) -> Model:
+def fnn(sizes: Layout, *, vectors: Vectors = Vectors(), layers: Layers = DEEP) -> Model:
     """Factorisation-machine supported network: the field vectors into a DNN (section 3.2)."""
     dims = vectors.sizes(sizes)
     features = Flatten(dims)
@@ -192,7 +151,7 @@ def ccpm(
     channels: Sequence[int] = (256,),
     widths: Sequence[int] = (7,),
     keep: Sequence[int] = (1,),
-    layers: Layers = Layers((256, 256, 256), norm="none"),
+    layers: Layers = Layers((256, 256, 256), norm="none", dropout=0.5),
 ) -> Model:
     """Convolutional click prediction: convolutions along the fields, pooled, into a DNN (section 3.2)."""
     dims = vectors.sizes(sizes)
@@ -201,7 +160,7 @@ def ccpm(
 
 
 @register
-def deepfm(sizes: Layout, *, vectors: Vectors = Vectors(), layers: Layers = Layers()) -> Model:
+def deepfm(sizes: Layout, *, vectors: Vectors = Vectors(), layers: Layers = DEEP) -> Model:
     """DeepFM: FM and FNN on the same vectors, added (section 3.2)."""
     dims = vectors.sizes(sizes)
     features = Flatten(dims)
@@ -210,7 +169,7 @@ def deepfm(sizes: Layout, *, vectors: Vectors = Vectors(), layers: Layers = Laye
 
 
 @register
-def ipnn(sizes: Layout, *, vectors: Vectors = Vectors(), product_norm: bool = True, layers: Layers = Layers()) -> Model:
+def ipnn(sizes: Layout, *, vectors: Vectors = Vectors(), product_norm: bool = True, layers: Layers = DEEP) -> Model:
     """Inner-product network: field vectors and all pairwise inner products into a DNN (section 3.3.2)."""
     dims = vectors.sizes(sizes)
     features = Concat(Flatten(dims), normed(InnerProduct(dims), product_norm))
@@ -225,7 +184,7 @@ def kpnn(
     kernel: str = "mat",
     kernel_init: str = "identity",
     product_norm: bool = True,
-    layers: Layers = Layers(),
+    layers: Layers = DEEP,
 ) -> Model:
     """Kernel-product network: field vectors and all pairwise kernel products into a DNN (section 3.3.3)."""
     dims = vectors.sizes(sizes)
@@ -241,7 +200,7 @@ def pin(
     subnet: Sequence[int] = (40, 5),
     product: bool = True,
     subnet_norm: str = "fused",
-    layers: Layers = Layers(),
+    layers: Layers = DEEP,
 ) -> Model:
     """Product-network in network: a micro network for each pair, their outputs into a DNN (section 3.3.4)."""
     dims = vectors.sizes(sizes)

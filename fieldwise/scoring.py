@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any, Protocol
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from fieldwise.errors import ConfigError
-from fieldwise.models import Model
 
 SCORE_ROWS = 4096
+
+
+class Scorer(Protocol):
+    """The face that networks and trees share: all that evaluation, bundles and the predictor know of a model."""
+
+    @property
+    def file(self) -> str:
+        """The name of its file in a bundle."""
+
+    @property
+    def size(self) -> int:
+        """How many numbers it learnt: a network's parameters, the leaves of trees."""
+
+    def logits(self, ids: NDArray[np.int32]) -> NDArray[np.float32]: ...
+
+    def to(self, device: Any) -> Any: ...
+
+    def save(self, path: Path) -> None: ...
+
+    def load(self, path: Path) -> None: ...
 
 
 def device_of(name: str) -> torch.device:
@@ -23,15 +45,7 @@ def device_of(name: str) -> torch.device:
     return torch.device(name)
 
 
-@torch.inference_mode()
-def score(model: Model, ids: NDArray[np.int32], rows: int = SCORE_ROWS) -> NDArray[np.float32]:
-    """Logits of all rows: ids (n, C) -> (n,), with dropout and batch statistics off."""
-    device = next(model.parameters()).device
-    was_training = model.training
-    model.eval()
-    parts = [
-        model(torch.from_numpy(np.array(ids[first : first + rows])).to(device)).float().cpu().numpy()
-        for first in range(0, len(ids), rows)
-    ]
-    model.train(was_training)
+def score(model: Scorer, ids: NDArray[np.int32], rows: int = SCORE_ROWS) -> NDArray[np.float32]:
+    """Logits of all rows: ids (n, C) -> (n,)."""
+    parts = [model.logits(np.array(ids[first : first + rows])) for first in range(0, len(ids), rows)]
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.float32)

@@ -1,6 +1,8 @@
 """train(config): the loop, read top to bottom. It leaves a run folder:
 
-config.toml  log.jsonl  checkpoint/  best.safetensors  bundle/  report.json  DONE
+config.toml  log.jsonl  checkpoint/  bundle/  report.json  DONE
+
+Networks are trained by steps, with checkpoints; trees by rounds, which take minutes and start again.
 """
 
 from __future__ import annotations
@@ -8,13 +10,13 @@ from __future__ import annotations
 import json
 import math
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -22,22 +24,31 @@ from fieldwise import bundle, calibration, checkpoint, metrics
 from fieldwise.config import Config, TrainSettings
 from fieldwise.data.batches import Batch, batches, steps_per_epoch
 from fieldwise.data.dataset import Dataset, Part
-from fieldwise.errors import BundleError, ConfigError, TrainingError, unknown
+from fieldwise.data.encoder import Encoder
+from fieldwise.errors import BundleError, ConfigError, TrainingError
 from fieldwise.explain import pair_strength
 from fieldwise.files import whole_file
-from fieldwise.models import Model, options
+from fieldwise.models import named, options
 from fieldwise.nn.embedding import Table
+from fieldwise.nn.model import Model
 from fieldwise.optim import RowOptimizer, clip, learning_rate, make_optimizer, set_learning_rate
-from fieldwise.scoring import device_of, score
+from fieldwise.options import check_names
+from fieldwise.pretrain import start_from
+from fieldwise.scoring import Scorer, device_of, score
+from fieldwise.trees import Trees
 
 # How often an epoch's loss is logged and shown.
 LOGS_PER_EPOCH = 10
+# How many rounds of trees lie between two lines of the log.
+LOG_ROUNDS = 10
 
 
 class Progress:
     """What the loop tells whoever watches; the command line draws a bar, everyone else hears nothing."""
 
     def start(self, rows: int, epochs: int, done: int) -> None: ...
+
+    def say(self, text: str) -> None: ...
 
     def step(self, rows: int, loss: float, epoch: int) -> None: ...
 
@@ -54,18 +65,23 @@ def train(
     if (out / "DONE").exists() and resume:
         report: dict[str, Any] = json.loads((out / "report.json").read_text(encoding="utf-8"))
         return report
-    run = _Run(config, dataset, out, resume)
+    if "valid" not in dataset.parts:
+        raise BundleError(f"training needs a validation part to stop in time; prepare with --split ({dataset.path})")
+    torch.manual_seed(config.seed)
+    model = bundle.build_model(config, dataset.layout)
+    run: _Run
+    if isinstance(model, Trees):
+        run = _Boosting(config, dataset, out, resume, model)
+    else:
+        run = _Network(config, dataset, out, resume, model)
     run.fit(progress)
     return run.finish()
 
 
 def resolve(config: Config) -> Config:
     """The config with every model option written out, so that a run does not depend on later defaults."""
-    known = options(config.model)
-    for key in config.options:
-        if key not in known:
-            raise ConfigError(f"model {config.model}: {unknown('option', key, known)}")
-    return replace(config, options={**known, **config.options})
+    check_names(named(config.model), config.options)
+    return replace(config, options={**options(config.model), **config.options})
 
 
 def _with_batch_size(config: Config, rows: int) -> Config:
@@ -75,23 +91,15 @@ def _with_batch_size(config: Config, rows: int) -> Config:
 
 
 class _Run:
-    """One training run: the parts, and where it stands."""
+    """One training run: the parts, where it stands, and what it leaves. A step of trees is a round."""
+
+    model: Scorer
+    steps: int
 
     def __init__(self, config: Config, dataset: Dataset, out: Path, resume: bool) -> None:
-        self.dataset, self.out, self.part = dataset, out, dataset.parts["train"]
-        self.config = config = _with_batch_size(config, self.part.rows)
-        self.settings = config.train
-        if "valid" not in dataset.parts:
-            raise BundleError(
-                f"training needs a validation part to stop in time; prepare with --split ({dataset.path})"
-            )
-        self.device = device_of(config.device)
-        torch.manual_seed(config.seed)
-        self.model: Model = bundle.build_model(config, dataset.layout).to(self.device)
-        _start(self.model, self.settings, self.part)
-        self.optimizer = _optimizer(config, self.model)
-        self._claim(resume)
-        self.steps = steps_per_epoch(self.part.rows, self.settings.batch_size)
+        self.dataset, self.out = dataset, out
+        self.part, self.valid = dataset.parts["train"], dataset.parts["valid"]
+        self.config, self.settings = config, config.train
         self.at: dict[str, Any] = {
             "step": 0,
             "best_loss": math.inf,
@@ -101,9 +109,11 @@ class _Run:
             "log_bytes": 0,
             "stopped": False,
         }
-        if resume:
-            self.at = checkpoint.load(out / "checkpoint", self.model, self.optimizer) or self.at
-        self._trim_log()
+        self._claim(resume)
+
+    def fit(self, progress: Progress) -> None:
+        """Trains until validation log loss stops falling."""
+        raise NotImplementedError
 
     def _claim(self, resume: bool) -> None:
         """Takes the folder: a new one, or the same run's; never another's."""
@@ -123,6 +133,84 @@ class _Run:
         (self.out / "config.toml").write_text(self.config.to_toml(), encoding="utf-8")
         with whole_file(known) as file:
             file.write_text(json.dumps(identity), encoding="utf-8")
+
+    def _place(self) -> dict[str, int]:
+        epochs, within = divmod(self.at["step"], self.steps)
+        rows = epochs * self.part.rows + within * self.settings.batch_size
+        return {"step": self.at["step"], "rows": rows}
+
+    def _measured(self, logits: NDArray[np.float32]) -> dict[str, Any]:
+        found = metrics.evaluate(self.valid.labels, metrics.sigmoid(logits), self.valid.weights)
+        found.pop("reliability")
+        return found
+
+    def _log(self, record: dict[str, Any]) -> None:
+        line = json.dumps(record) + "\n"
+        with (self.out / "log.jsonl").open("a", encoding="utf-8") as file:
+            file.write(line)
+        self.at["log_bytes"] += len(line.encode())
+
+    def _trim_log(self) -> None:
+        """Drops what was logged after the checkpoint: those steps will be done, and logged, again."""
+        path = self.out / "log.jsonl"
+        if path.exists():
+            with path.open("r+b") as file:
+                file.truncate(self.at["log_bytes"])
+
+    def finish(self) -> dict[str, Any]:
+        """Best weights, calibration on validation rows, metrics of all held-out parts, bundle, report, DONE."""
+        self._take_best()
+        valid = self.valid
+        logits = score(self.model, valid.ids)
+        fitted = calibration.fit(self.settings.calibration, valid.labels, logits, valid.weights)
+        report: dict[str, Any] = {
+            "model": self.config.model,
+            "parameters": self.model.size,
+            "rows_per_s": self._place()["rows"] / max(self.at["seconds"], 1e-9),
+            "seconds": self.at["seconds"],
+            "epochs": -(-self.at["step"] // self.steps),
+            "best_epoch": -(-self.at["best_step"] // self.steps),
+            "seed": self.config.seed,
+            "data": str(self.dataset.path),
+            "calibration": fitted.kind,
+        }
+        for name in ("valid", "test"):
+            if name in self.dataset.parts:
+                report[name] = _held_out(self.model, self.dataset.parts[name], fitted)
+        if self.dataset.layout.fields > 1:
+            report["pair_strength"] = self._pair_strength(valid)
+        bundle.write(self.out / "bundle", self.config, self.dataset.path, self.model, fitted, report)
+        with whole_file(self.out / "report.json") as file:
+            file.write_text(json.dumps(report, indent=1), encoding="utf-8")
+        (self.out / "DONE").touch()
+        (self.out / "best.safetensors").unlink(missing_ok=True)
+        return report
+
+    def _take_best(self) -> None:
+        """Puts the model back to where validation log loss was least."""
+        raise NotImplementedError
+
+    def _pair_strength(self, valid: Part) -> dict[str, Any]:
+        strength = pair_strength(lambda ids: score(self.model, ids), valid.ids, self.dataset.layout, rows=128)
+        return {"fields": self.dataset.schema.names, "matrix": strength.round(6).tolist()}
+
+
+class _Network(_Run):
+    """Steps of batches, an evaluation now and then, checkpoints to go on from."""
+
+    model: Model
+
+    def __init__(self, config: Config, dataset: Dataset, out: Path, resume: bool, model: Model) -> None:
+        config = _with_batch_size(config, dataset.parts["train"].rows)
+        self.device = device_of(config.device)
+        self.model = model.to(self.device)
+        _start(self.model, config.train, dataset)
+        self.optimizer = _optimizer(config, self.model)
+        super().__init__(config, dataset, out, resume)
+        self.steps = steps_per_epoch(self.part.rows, self.settings.batch_size)
+        if resume:
+            self.at = checkpoint.load(out / "checkpoint", self.model, self.optimizer) or self.at
+        self._trim_log()
 
     def fit(self, progress: Progress) -> None:
         """Epochs of steps, an evaluation after each, until validation log loss stops falling."""
@@ -197,14 +285,12 @@ class _Run:
 
     def _evaluate(self, epoch: int) -> dict[str, Any]:
         """Validation metrics; the best weights so far go to disk, and patience runs out."""
-        valid = self.dataset.parts["valid"]
-        found = metrics.evaluate(valid.labels, metrics.sigmoid(score(self.model, valid.ids)), valid.weights)
-        found.pop("reliability")
+        found = self._measured(score(self.model, self.valid.ids))
         better = found["log_loss"] < self.at["best_loss"]
         if better:
             self.at.update(best_loss=found["log_loss"], best_step=self.at["step"], bad=0)
             with whole_file(self.out / "best.safetensors") as file:
-                save_file({k: v.detach().cpu().contiguous() for k, v in self.model.state_dict().items()}, file)
+                self.model.save(file)
         else:
             self.at["bad"] += 1
             self.at["stopped"] = self.at["bad"] > self.settings.patience
@@ -212,65 +298,63 @@ class _Run:
         self._log(record)
         return record
 
-    def _place(self) -> dict[str, int]:
-        epochs, within = divmod(self.at["step"], self.steps)
-        rows = epochs * self.part.rows + within * self.settings.batch_size
-        return {"step": self.at["step"], "rows": rows}
-
     def _log_loss(self, epoch: int, losses: list[float], seconds: float) -> None:
         place = self._place()
         speed = place["rows"] / max(self.at["seconds"] + seconds, 1e-9)
         self._log({"event": "train", "epoch": epoch, **place, "loss": float(np.mean(losses)), "rows_per_s": speed})
 
-    def _log(self, record: dict[str, Any]) -> None:
-        line = json.dumps(record) + "\n"
-        with (self.out / "log.jsonl").open("a", encoding="utf-8") as file:
-            file.write(line)
-        self.at["log_bytes"] += len(line.encode())
-
-    def _trim_log(self) -> None:
-        """Drops what was logged after the checkpoint: those steps will be done, and logged, again."""
-        path = self.out / "log.jsonl"
-        if path.exists():
-            with path.open("r+b") as file:
-                file.truncate(self.at["log_bytes"])
-
     def _checkpoint(self) -> None:
         checkpoint.save(self.out / "checkpoint", self.model, self.optimizer, self.at)
 
-    def finish(self) -> dict[str, Any]:
-        """Best weights, calibration on validation rows, metrics of all held-out parts, bundle, report, DONE."""
-        best = self.out / "best.safetensors"
-        self.model.load_state_dict(load_file(best, device=str(self.device)))
-        valid = self.dataset.parts["valid"]
-        logits = score(self.model, valid.ids)
-        fitted = calibration.fit(self.settings.calibration, valid.labels, logits, valid.weights)
-        report: dict[str, Any] = {
-            "model": self.config.model,
-            "parameters": count_parameters(self.model),
-            "rows_per_s": self._place()["rows"] / max(self.at["seconds"], 1e-9),
-            "seconds": self.at["seconds"],
-            "epochs": -(-self.at["step"] // self.steps),
-            "best_epoch": -(-self.at["best_step"] // self.steps),
-            "seed": self.config.seed,
-            "data": str(self.dataset.path),
-            "calibration": fitted.kind,
-        }
-        for name in ("valid", "test"):
-            if name in self.dataset.parts:
-                report[name] = _held_out(self.model, self.dataset.parts[name], fitted)
-        if self.dataset.layout.fields > 1:
-            report["pair_strength"] = self._pair_strength(valid)
-        bundle.write(self.out / "bundle", self.config, self.dataset.path, best, fitted, report)
-        with whole_file(self.out / "report.json") as file:
-            file.write_text(json.dumps(report, indent=1), encoding="utf-8")
-        (self.out / "DONE").touch()
-        best.unlink()
-        return report
+    def _take_best(self) -> None:
+        self.model.load(self.out / "best.safetensors")
 
-    def _pair_strength(self, valid: Part) -> dict[str, Any]:
-        strength = pair_strength(lambda ids: score(self.model, ids), valid.ids, self.dataset.layout, rows=128)
-        return {"fields": self.dataset.schema.names, "matrix": strength.round(6).tolist()}
+
+class _Boosting(_Run):
+    """Rounds of trees until validation log loss has not fallen for the model's `patience` of them."""
+
+    model: Trees
+    steps = 1
+
+    def __init__(self, config: Config, dataset: Dataset, out: Path, resume: bool, model: Trees) -> None:
+        for setting in fields(TrainSettings):
+            found = getattr(config.train, setting.name)
+            if setting.name != "calibration" and found != setting.default:
+                way_out = f"see `fieldwise models {config.model}` for the settings it has"
+                raise ConfigError(f"train.{setting.name} has no meaning for {config.model}, found {found}; {way_out}")
+        self.model = model
+        self.again = resume and (out / "identity.json").exists()
+        super().__init__(config, dataset, out, resume)
+        self._trim_log()
+
+    def fit(self, progress: Progress) -> None:
+        """A tree at a time; the validation log loss of each decides which was the best."""
+        if self.again:
+            progress.say("trees have no checkpoints: the unfinished run starts again")
+        progress.start(self.part.rows, self.model.rounds, 0)
+        began, valid = time.monotonic(), self.valid
+        for logits in self.model.boost(self.part, valid, self.config.seed):
+            self.at["step"] += 1
+            loss = metrics.log_loss(valid.labels, metrics.sigmoid(logits), valid.weights)
+            if not math.isfinite(loss):
+                raise TrainingError(f"the loss is {loss} at round {self.at['step']}; lower model.lr")
+            if loss < self.at["best_loss"]:
+                self.at.update(best_loss=loss, best_step=self.at["step"])
+            self.at["seconds"] = time.monotonic() - began
+            self.at["stopped"] = self.at["step"] - self.at["best_step"] >= self.model.patience
+            progress.step(self.part.rows, loss, self.at["step"])
+            last = self.at["stopped"] or self.at["step"] == self.model.rounds
+            if last or self.at["step"] % LOG_ROUNDS == 0:
+                best = self.at["best_step"] == self.at["step"]
+                place = {"epoch": self.at["step"], **self._place(), "best": best}
+                record = {"event": "valid", **self._measured(logits), **place}
+                self._log(record)
+                progress.evaluated(record)
+            if last:
+                break
+
+    def _take_best(self) -> None:
+        self.model.keep(self.at["best_step"])
 
 
 def log_loss(logits: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
@@ -278,11 +362,7 @@ def log_loss(logits: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
     return functional.binary_cross_entropy_with_logits(logits, labels, weights)
 
 
-def count_parameters(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
-def _held_out(model: Model, part: Part, fitted: calibration.Calibration) -> dict[str, Any]:
+def _held_out(model: Scorer, part: Part, fitted: calibration.Calibration) -> dict[str, Any]:
     return metrics.evaluate(part.labels, fitted.probabilities(score(model, part.ids)), part.weights)
 
 
@@ -290,13 +370,17 @@ def _tables(model: nn.Module) -> list[Table]:
     return [part for part in model.modules() if isinstance(part, Table)]
 
 
-def _start(model: Model, settings: TrainSettings, part: Part) -> None:
-    """Starting values that are a matter of training: the tables', and the bias at the base rate."""
+def _start(model: Model, settings: TrainSettings, dataset: Dataset) -> None:
+    """Starting values that are a matter of training: the tables', the bias at the base rate, a trained FM's."""
+    part = dataset.parts["train"]
     for table in _tables(model):
         table.start(settings.init, settings.init_scale)
     if settings.base_rate_start and model.bias is not None:
         rate = float(np.average(part.labels, weights=part.weights))
         nn.init.constant_(model.bias, math.log(rate / (1 - rate)) if 0 < rate < 1 else 0.0)
+    if settings.init_from:
+        source = bundle.load(Path(settings.init_from))
+        start_from(model, Encoder.load(dataset.path / "encoder", dataset.schema), source)
 
 
 def _dense_weights(model: nn.Module) -> list[Tensor]:

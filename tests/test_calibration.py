@@ -57,3 +57,18 @@ def test_a_falling_model_is_not_turned_round():
 def test_unknown_kind():
     with pytest.raises(ConfigError, match="did you mean 'platt'"):
         calibration.fit("plat", np.zeros(1), np.zeros(1))
+
+
+@pytest.mark.parametrize("kind", ["shift", "platt"])
+def test_a_few_odd_rows_are_fitted_too(kind):
+    """Far-off, nearly constant, separable or falling logits: the mean prediction is the observed rate all the same."""
+    random = np.random.default_rng(0)
+    for _ in range(100):
+        rows = random.integers(10, 80)
+        logits = random.normal(random.normal() * 3, random.choice([0.01, 0.3, 2, 8]), rows)
+        labels = (random.random(rows) < random.choice([0.05, 0.2, 0.5])).astype(float)
+        weights = (random.random(rows) < 0.5).astype(float)
+        fitted = calibration.fit(kind, labels, logits, weights)
+        if fitted.kind != "none":
+            mean = np.average(fitted.probabilities(logits), weights=weights)
+            assert mean == pytest.approx(np.average(labels, weights=weights), rel=1e-3)

@@ -20,7 +20,7 @@ from fieldwise.optim import Adam
 
 LAYOUTS = {"plain": Layout.of((5, 7, 4)), "sets": Layout((5, 7, 4, 6), (1, 3, 1, 2))}
 # Options of these names, whoever has them, are smaller here than by default: the rules do not depend on them.
-SMALL = {"dim": 6, "hidden": (24, 24), "subnet": (8, 5), "channels": (24,)}
+SMALL = {"dim": 6, "hidden": (24, 24), "subnet": (8, 5), "channels": (24,), "dropout": 0.0}
 
 every_model = pytest.mark.parametrize("name", models.MODELS)
 every_layout = pytest.mark.parametrize("kind", LAYOUTS)
@@ -148,9 +148,9 @@ def test_an_impossible_size_or_choice_is_refused(name: str) -> None:
 @every_model
 def test_defaults_written_out_change_nothing(name: str) -> None:
     torch.manual_seed(0)
-    bare = models.build(name, LAYOUTS["plain"])
+    bare = models.build(name, LAYOUTS["plain"]).eval()
     torch.manual_seed(0)
-    written = models.build(name, LAYOUTS["plain"], models.options(name))
+    written = models.build(name, LAYOUTS["plain"], models.options(name)).eval()
     ids = drawn_ids(LAYOUTS["plain"], rows=8)
     assert torch.equal(bare(ids), written(ids))
 

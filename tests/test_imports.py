@@ -10,13 +10,13 @@ import fieldwise
 PACKAGE = Path(fieldwise.__file__).parent
 FLOORS = [
     {"errors", "toml", "files"},
-    {"config"},
+    {"config", "options"},
     {"data"},
     {"nn", "kernels"},
     {"models", "trees"},
     {"optim", "metrics", "calibration", "scoring"},
     {"checkpoint", "bundle", "distributed"},
-    {"explain", "predictor"},
+    {"explain", "predictor", "pretrain"},
     {"train"},
     {"estimator", "plots", "report", "console"},
     {"compare", "tune", "bench", "demo", "studies", "serve"},

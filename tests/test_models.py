@@ -21,7 +21,7 @@ IDS = torch.tensor(
     [[0, 4, -1, -1, 0, 5], [2, 0, 1, 2, 3, 1], [1, 3, 1, -1, 0, 2], [0, 4, 2, -1, 0, 5], [2, 4, -1, -1, 1, 0]],
     dtype=torch.int32,
 )
-SMALL = {"dim": 3, "hidden": (4, 3)}
+SMALL = {"dim": 3, "hidden": (4, 3), "dropout": 0.0}
 Features = Callable[[Any, slow.Row], Tensor]
 
 
@@ -165,12 +165,12 @@ def test_lookup_then_combine_is_forward() -> None:
 
 def test_option_groups_are_spread_out() -> None:
     assert models.options("fnn") == {
-        "dim": 16,
+        "dim": 32,
         "adaptive": 0.0,
-        "hidden": (400, 400, 400),
+        "hidden": (400, 400),
         "norm": "layer",
         "activation": "relu",
-        "dropout": 0.0,
+        "dropout": 0.5,
     }
     assert models.options("ffm") == {"dim": 4, "linear": True, "input_norm": False}
     assert models.options("lr") == {}
@@ -184,7 +184,7 @@ def test_settings_reach_the_parts() -> None:
 
 
 def test_a_groups_other_defaults_stay_the_models_own() -> None:
-    model = models.build("ccpm", LAYOUT, {"dropout": 0.5})
+    model = models.build("ccpm", LAYOUT, {"dropout": 0.2})
     kinds = [type(layer).__name__ for layer in model.branches[0].classifier.layers]
     assert kinds == ["Linear", "ReLU", "Dropout"] * 3 + ["Linear"]
 

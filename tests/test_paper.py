@@ -100,7 +100,7 @@ def test_the_counting_rule_leaves_out_biases_gains_and_shifts() -> None:
 
 # Identities, in float64 on drawn weights.
 
-SMALL = {"dim": 3, "hidden": (4, 3)}
+SMALL = {"dim": 3, "hidden": (4, 3), "dropout": 0.0}
 LAYOUT = Layout((3, 5, 4, 6), (1, 2, 1, 1))
 IDS = torch.tensor([[0, 4, -1, 0, 5], [2, 0, 1, 3, 1], [1, 3, 1, 0, 2], [0, 4, 2, 0, 5]], dtype=torch.int32)
 

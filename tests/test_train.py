@@ -21,6 +21,7 @@ def settings(**overrides):
         "model.dim": 4,
         "model.hidden": (8,),
         "train.epochs": 3,
+        "train.evaluations": 1,
         "train.batch_size": 100,
         "train.lr": 0.01,
         **{key.replace("__", "."): value for key, value in overrides.items()},

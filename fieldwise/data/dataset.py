@@ -48,10 +48,12 @@ class Dataset:
         try:
             text = (path / "data.json").read_text(encoding="utf-8")
             facts = json.loads(text)
-            layout = Layout(tuple(facts["sizes"]), tuple(facts["widths"]))
+            sizes, widths = tuple(facts["sizes"]), tuple(facts["widths"])
             parts = {name: _open_part(path / name) for name in PARTS if name in facts["rows"]}
         except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
             raise BundleError(f"not a folder that `fieldwise prepare` left: {error} ({path})") from None
+        schema = Schema.load(path / "schema.toml")
+        layout = Layout(sizes, widths, schema.ordered)
         for name, part in parts.items():
             weights = part.rows if part.weights is None else len(part.weights)
             if not part.rows == weights == facts["rows"][name] or part.ids.shape != (part.rows, layout.columns):
@@ -59,7 +61,7 @@ class Dataset:
                     f"part '{name}' is damaged: {part.ids.shape} ids, {facts['rows'][name]} rows ({path})"
                 )
         fingerprint = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-        return cls(path, Schema.load(path / "schema.toml"), layout, parts, fingerprint)
+        return cls(path, schema, layout, parts, fingerprint)
 
 
 def _open_part(folder: Path) -> Part:

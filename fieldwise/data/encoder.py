@@ -39,7 +39,7 @@ class FieldCode:
     @property
     def size(self) -> int:
         """How many ids the field has."""
-        if self.field.kind == "numeric" and self.field.buckets != "log-square":
+        if self.field.ordered:
             return FIRST + len(self.thresholds) + 1
         return FIRST + (self.field.hash_buckets or len(self.vocabulary))
 
@@ -83,7 +83,8 @@ class Encoder:
 
     @property
     def layout(self) -> Layout:
-        return Layout(tuple(code.size for code in self.codes), tuple(code.width for code in self.codes))
+        sizes, widths = zip(*((code.size, code.width) for code in self.codes), strict=True)
+        return Layout(sizes, widths, self.schema.ordered)
 
     def transform(self, table: pa.Table) -> NDArray[np.int32]:
         """Raw columns -> ids (n, C). The only way a raw value becomes an id, for a file or for one row."""
@@ -102,7 +103,7 @@ class Encoder:
         code = self.codes[field]
         if number in (MISSING, OTHER):
             return ("(missing)", "(other)")[number]
-        if code.field.kind == "numeric" and code.field.buckets != "log-square":
+        if code.field.ordered:
             bounds = ["-inf", *(f"{t:g}" for t in code.thresholds), "inf"]
             return f"({bounds[number - FIRST]}, {bounds[number - FIRST + 1]}]"
         if code.field.hash_buckets:

@@ -22,6 +22,8 @@ LEAST = {"min_count": 1, "hash_buckets": 0, "max_values": 1, "max_buckets": 2, "
 class Layout:
     """The shape of encoded rows: how many categories and how many id columns each field has.
 
+    `ordered` are the fields whose ids, from 2 on, rise with their values: numbers in buckets.
+
     >>> layout = Layout((3, 5, 4), (1, 2, 1))
     >>> layout.rows, layout.columns, layout.column_fields, layout.column_offsets
     (12, 4, [0, 1, 1, 2], [0, 3, 3, 8])
@@ -29,6 +31,7 @@ class Layout:
 
     sizes: tuple[int, ...]
     widths: tuple[int, ...]
+    ordered: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, sizes: Sequence[int]) -> Layout:
@@ -37,7 +40,8 @@ class Layout:
 
     def only(self, fields: Sequence[int]) -> Layout:
         """The layout of some of the fields."""
-        return Layout(tuple(self.sizes[f] for f in fields), tuple(self.widths[f] for f in fields))
+        ordered = tuple(place for place, f in enumerate(fields) if f in self.ordered)
+        return Layout(tuple(self.sizes[f] for f in fields), tuple(self.widths[f] for f in fields), ordered)
 
     def columns_of(self, fields: Sequence[int]) -> list[int]:
         """The id columns of some of the fields."""
@@ -114,6 +118,11 @@ class Field:
         if self.buckets == "explicit" and not (rising and all(t == t for t in self.thresholds)):
             raise ConfigError(f"field '{self.name}': thresholds must rise, found {list(self.thresholds)}")
 
+    @property
+    def ordered(self) -> bool:
+        """Whether ids rise with the values; log-square buckets are words, the most frequent first."""
+        return self.kind == "numeric" and self.buckets != "log-square"
+
 
 @dataclass(frozen=True)
 class Schema:
@@ -136,6 +145,10 @@ class Schema:
     @property
     def names(self) -> list[str]:
         return [field.name for field in self.fields]
+
+    @property
+    def ordered(self) -> tuple[int, ...]:
+        return tuple(number for number, field in enumerate(self.fields) if field.ordered)
 
     def to_toml(self) -> str:
         """The schema as text; settings that keep their default are left out."""

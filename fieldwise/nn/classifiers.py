@@ -41,7 +41,7 @@ class Layers:
     hidden: Sequence[int] = (400, 400)
     norm: str = "layer"
     activation: str = "relu"
-    dropout: float = 0.5
+    dropout: float = 0.0
 
     def __post_init__(self) -> None:
         if self.norm not in NORMS:

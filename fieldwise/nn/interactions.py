@@ -34,6 +34,11 @@ class Interaction(nn.Module):
 
     width: int
 
+    @property
+    def name(self) -> str:
+        """What it is, for people."""
+        return type(self).__name__
+
 
 def one_size(part: nn.Module, dims: Sequence[int]) -> int:
     """The fields' common size, for parts that need one."""
@@ -99,6 +104,10 @@ class Concat(Interaction):
         self.parts = nn.ModuleList(parts)
         self.width = sum(part.width for part in parts)
 
+    @property
+    def name(self) -> str:
+        return ", ".join(str(part.name) for part in self.parts)
+
     def forward(self, v: Tensor) -> Tensor:
         return torch.cat([part(v) for part in self.parts], dim=1)
 
@@ -110,6 +119,10 @@ class Normed(Interaction):
         super().__init__()
         self.part, self.width = part, part.width
         self.norm = nn.LayerNorm(part.width, eps=EPSILON)
+
+    @property
+    def name(self) -> str:
+        return f"{self.part.name} with layer norm"
 
     def forward(self, v: Tensor) -> Tensor:
         features: Tensor = self.norm(self.part(v))

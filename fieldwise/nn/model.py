@@ -1,0 +1,93 @@
+"""The sentence that every network is: parts looked up, combined, added up, and kept in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from fieldwise.nn.embedding import Embedding, Linear
+from fieldwise.nn.interactions import Interaction
+
+
+class Branch(nn.Module):
+    """An interaction and the classifier of its features: field vectors (B, F, D) -> logits (B,)."""
+
+    def __init__(self, interaction: Interaction, classifier: nn.Module) -> None:
+        super().__init__()
+        self.interaction, self.classifier = interaction, classifier
+
+    @property
+    def parts(self) -> dict[str, str]:
+        return {"interaction": self.interaction.name, "classifier": type(self.classifier).__name__}
+
+    def forward(self, v: Tensor) -> Tensor:
+        logits: Tensor = self.classifier(self.interaction(v))
+        return logits
+
+
+class Model(nn.Module):
+    """ids (B, C) -> logits (B,), in two steps: look the rows up, then combine them."""
+
+    file = "weights.safetensors"
+
+    def __init__(self, embedding: Embedding | None, *branches: Branch, linear: Linear | None = None) -> None:
+        super().__init__()
+        self.embedding, self.linear = embedding, linear
+        self.branches = nn.ModuleList(branches)
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The output's bias: the linear part's, or else the last layer's of a DNN."""
+        parts = (self.linear, *(branch.classifier for branch in self.branches))
+        own: list[Tensor | None] = [getattr(part, "bias", None) for part in parts]
+        return next((bias for bias in own if bias is not None), None)
+
+    def lookup(self, ids: Tensor) -> dict[str, Tensor]:
+        """The rows' linear weights (B, F, 1) and vectors (B, F, D), whichever the model has."""
+        found = {}
+        if self.linear is not None:
+            found["linear"] = self.linear.weights(ids)
+        if self.embedding is not None:
+            found["vectors"] = self.embedding(ids)
+        return found
+
+    def combine(self, found: dict[str, Tensor]) -> Tensor:
+        """What `lookup` found -> logits (B,)."""
+        parts = [branch(found["vectors"]) for branch in self.branches]
+        if self.linear is not None:
+            parts.append(self.linear(found["linear"]))
+        total: Tensor = sum(parts[1:], parts[0])
+        return total
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.combine(self.lookup(ids))
+
+    @torch.inference_mode()
+    def logits(self, ids: NDArray[np.int32]) -> NDArray[np.float32]:
+        """The same from and to numpy, with dropout and batch statistics off."""
+        was_training, device = self.training, next(self.parameters()).device
+        found: NDArray[np.float32] = self.eval()(torch.from_numpy(ids).to(device)).float().cpu().numpy()
+        self.train(was_training)
+        return found
+
+    @property
+    def parts(self) -> list[dict[str, str]]:
+        """Each branch's interaction and classifier, in words."""
+        return [branch.parts for branch in self.branches if isinstance(branch, Branch)]
+
+    @property
+    def size(self) -> int:
+        """How many numbers it learns."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def save(self, path: Path) -> None:
+        save_file({name: value.detach().cpu().contiguous() for name, value in self.state_dict().items()}, path)
+
+    def load(self, path: Path) -> None:
+        self.load_state_dict(load_file(path, device=str(next(self.parameters()).device)))
+        self.eval()

@@ -1,0 +1,59 @@
+"""A model's options are the keyword arguments of the function that builds it: read, checked and filled in here.
+
+An argument whose default is a dataclass, such as the DNN's layers, is a group: its fields are options by themselves.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from fieldwise.config import coerce
+from fieldwise.errors import ConfigError, unknown
+
+
+def options_of(build: Callable[..., Any]) -> dict[str, Any]:
+    """All options and their defaults, groups spread out.
+
+    >>> options_of(lambda sizes, *, dim=10, norm="layer": None)
+    {'dim': 10, 'norm': 'layer'}
+    """
+    spread: dict[str, Any] = {}
+    for option, default in _keywords(build).items():
+        spread |= dataclasses.asdict(default) if _is_group(default) else {option: default}
+    return spread
+
+
+def check_names(build: Callable[..., Any], settings: dict[str, Any]) -> None:
+    """Refuses options that the model does not have."""
+    known = options_of(build)
+    for key in settings:
+        if key not in known:
+            raise ConfigError(f"model {build.__name__}: {unknown('option', key, known)}")
+
+
+def arguments(build: Callable[..., Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """The keyword arguments that these settings mean, each of its default's type."""
+    check_names(build, settings)
+    known = options_of(build)
+    where = f"model {build.__name__}"
+    left = {key: coerce(value, type(known[key]), f"model.{key}", where) for key, value in settings.items()}
+    found: dict[str, Any] = {}
+    for option, default in _keywords(build).items():
+        if _is_group(default):
+            own = {f.name: left[f.name] for f in dataclasses.fields(default) if f.name in left}
+            found[option] = dataclasses.replace(default, **own)
+        elif option in left:
+            found[option] = left[option]
+    return found
+
+
+def _keywords(build: Callable[..., Any]) -> dict[str, Any]:
+    parameters = inspect.signature(build).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+def _is_group(default: Any) -> bool:
+    return dataclasses.is_dataclass(default)

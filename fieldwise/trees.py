@@ -1,0 +1,185 @@
+"""GBDT, a neighbour of the networks with the same face: ids (n, C) -> logits (n,), through XGBoost.
+
+Trees read the ids of the same encoder, so that a value never seen is `other` and nothing can fail on it:
+
+- a number is its bucket, an ordered number; the missing id is NaN, for which each split learns a side;
+- a category of a field with at most `categories` ids is one of XGBoost's own categories: a split sends a set of them
+  left; in a larger field it is its id, which is its rank by frequency, in at most `bins` steps;
+- a set is the count of its members, and a 0/1 column for each of its first `members` ids: missing, other, and then
+  the most frequent ones (of a hashed field, just some).
+
+All training rows are held in memory as float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldwise.data.dataset import Part
+from fieldwise.data.encoder import MISSING
+from fieldwise.data.schema import Layout
+from fieldwise.errors import BundleError, ConfigError
+
+# The least value of each option that has one.
+LEAST = {
+    "rounds": 1,
+    "patience": 1,
+    "depth": 1,
+    "min_child_weight": 0,
+    "l2": 0,
+    "bins": 2,
+    "categories": 0,
+    "onehot": 1,
+    "cat_threshold": 1,
+    "members": 0,
+    "threads": 0,
+}
+
+
+def gbdt(
+    sizes: Layout,
+    *,
+    rounds: int = 1000,
+    patience: int = 50,
+    depth: int = 8,
+    lr: float = 0.1,
+    min_child_weight: float = 1.0,
+    subsample: float = 1.0,
+    colsample: float = 1.0,
+    l2: float = 1.0,
+    bins: int = 256,
+    categories: int = 10_000,
+    onehot: int = 4,
+    cat_threshold: int = 64,
+    members: int = 32,
+    threads: int = 0,
+) -> Trees:
+    """Gradient-boosted decision trees (XGBoost): trees are added until validation log loss stops falling."""
+    given = dict(locals())
+    for name, least in LEAST.items():
+        if not given[name] >= least:
+            raise ConfigError(f"model.{name} must be at least {least}, found {given[name]}")
+    for name in ("lr", "subsample", "colsample"):
+        if not 0 < given[name] <= 1:
+            raise ConfigError(f"model.{name} must be above 0 and at most 1, found {given[name]}")
+    settings = {
+        "objective": "binary:logistic",
+        "tree_method": "hist",
+        "max_depth": depth,
+        "learning_rate": lr,
+        "min_child_weight": min_child_weight,
+        "subsample": subsample,
+        "colsample_bytree": colsample,
+        "reg_lambda": l2,
+        "max_bin": bins,
+        "max_cat_to_onehot": onehot,
+        "max_cat_threshold": cat_threshold,
+        "nthread": threads,
+    }
+    return Trees(sizes, settings, rounds, patience, categories, members)
+
+
+class Trees:
+    """Boosted trees over a layout; they can score once `boost` has run or a file was loaded."""
+
+    file = "trees.ubj"
+
+    def __init__(
+        self, layout: Layout, settings: dict[str, Any], rounds: int, patience: int, categories: int, members: int
+    ) -> None:
+        self.layout, self.settings, self.rounds, self.patience = layout, settings, rounds, patience
+        self.categories, self.members = categories, members
+        self.xgboost = _xgboost()
+        self.booster: Any = None
+
+    def features(self, ids: NDArray[np.int32]) -> NDArray[np.float32]:
+        """ids (n, C) -> what the trees read, (n, H), as the module's first lines say."""
+        found = np.empty((len(ids), len(self.kinds)), dtype=np.float32)
+        place = first = 0
+        for field, width in enumerate(self.layout.widths):
+            own = ids[:, first : first + width]
+            first += width
+            columns = iter([own[:, 0]]) if width == 1 else self._set_columns(own, self._members(field))
+            for column in columns:
+                found[:, place] = column
+                place += 1
+            if field in self.layout.ordered:
+                found[own[:, 0] == MISSING, place - 1] = np.nan
+        return found
+
+    def _set_columns(self, own: NDArray[np.int32], members: int) -> Iterator[NDArray[Any]]:
+        """The count of a set's members, and whether it has each of the first few: ids (n, width) -> (n,) each."""
+        yield (own > MISSING).sum(axis=1)
+        for member in range(members):
+            yield (own == member).any(axis=1)
+
+    @property
+    def kinds(self) -> list[str]:
+        """XGBoost's types of the features: c for categories, q for quantities, i for indicators."""
+        kinds = []
+        for field, size in enumerate(self.layout.sizes):
+            if self.layout.widths[field] > 1:
+                kinds += ["q"] + ["i"] * self._members(field)
+            else:
+                kinds.append("q" if field in self.layout.ordered or size > self.categories else "c")
+        return kinds
+
+    def _members(self, field: int) -> int:
+        return min(self.members, self.layout.sizes[field])
+
+    def boost(self, part: Part, valid: Part, seed: int) -> Iterator[NDArray[np.float32]]:
+        """Adds a tree at a time, and yields the logits of the validation rows after each."""
+        facts = {"feature_types": self.kinds, "enable_categorical": True, "nthread": self.settings["nthread"] or None}
+        rows = self.xgboost.QuantileDMatrix(
+            self.features(part.ids),
+            label=part.labels,
+            weight=part.weights,
+            max_bin=self.settings["max_bin"],
+            **facts,
+        )
+        # Not quantised: a hashed value may lie beyond every one of the training rows.
+        held = self.xgboost.DMatrix(self.features(valid.ids), **facts)
+        self.booster = self.xgboost.Booster({**self.settings, "seed": seed}, [rows, held])
+        for number in range(self.rounds):
+            self.booster.update(rows, number)
+            yield self.booster.predict(held, output_margin=True)
+
+    def keep(self, rounds: int) -> None:
+        """Drops the trees after the first `rounds`."""
+        self.booster = self.booster[:rounds]
+
+    def logits(self, ids: NDArray[np.int32]) -> NDArray[np.float32]:
+        scores: NDArray[np.float32] = self.booster.inplace_predict(self.features(ids), predict_type="margin")
+        return scores
+
+    @property
+    def size(self) -> int:
+        """How many leaves the trees have: the numbers that they learn."""
+        return sum(tree.count("leaf=") for tree in self.booster.get_dump())
+
+    def to(self, device: Any) -> Trees:
+        """Trees stay on the CPU."""
+        return self
+
+    def save(self, path: Path) -> None:
+        self.booster.save_model(path)
+
+    def load(self, path: Path) -> None:
+        self.booster = self.xgboost.Booster({"nthread": self.settings["nthread"]})
+        try:
+            self.booster.load_model(path)
+        except self.xgboost.core.XGBoostError as error:
+            raise BundleError(f"the trees are damaged: {str(error).splitlines()[0]} ({path})") from None
+
+
+def _xgboost() -> Any:
+    try:
+        import xgboost
+    except ImportError:
+        raise ConfigError("model gbdt needs XGBoost, which is not installed: pip install fieldwise[gbdt]") from None
+    return xgboost
