@@ -17,7 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from fieldwise import train
+from fieldwise import runs
 
 out = Console()
 err = Console(stderr=True)
@@ -28,7 +28,7 @@ def print_json(values: dict[str, Any]) -> None:
     print(json.dumps(values, allow_nan=False))
 
 
-class TrainingBar(train.Progress):
+class TrainingBar(runs.Progress):
     """A bar with rows/s, loss, validation and the time left."""
 
     def __init__(self, title: str, quiet: bool = False) -> None:

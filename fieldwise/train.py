@@ -2,7 +2,7 @@
 
 config.toml  log.jsonl  checkpoint/  bundle/  report.json  DONE
 
-Networks are trained by steps, with checkpoints; trees by rounds, which take minutes and start again.
+Here are the networks' steps; trees are trained in boosting.py, and runs.py keeps the folder for both.
 """
 
 from __future__ import annotations
@@ -10,23 +10,22 @@ from __future__ import annotations
 import json
 import math
 import time
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fieldwise import bundle, calibration, checkpoint, metrics
+from fieldwise import bundle, checkpoint
+from fieldwise.boosting import Boosting
 from fieldwise.config import Config, TrainSettings
 from fieldwise.data.batches import Batch, batches, steps_per_epoch
-from fieldwise.data.dataset import Dataset, Part
+from fieldwise.data.dataset import Dataset
 from fieldwise.data.encoder import Encoder
-from fieldwise.errors import BundleError, ConfigError, TrainingError
-from fieldwise.explain import pair_strength
+from fieldwise.errors import BundleError, TrainingError
 from fieldwise.files import whole_file
 from fieldwise.models import named, options
 from fieldwise.nn.embedding import Table
@@ -34,25 +33,12 @@ from fieldwise.nn.model import Model
 from fieldwise.optim import RowOptimizer, clip, learning_rate, make_optimizer, set_learning_rate
 from fieldwise.options import check_names
 from fieldwise.pretrain import start_from
-from fieldwise.scoring import Scorer, device_of, score
+from fieldwise.runs import Progress, Run
+from fieldwise.scoring import device_of, score
 from fieldwise.trees import Trees
 
 # How often an epoch's loss is logged and shown.
 LOGS_PER_EPOCH = 10
-# How many rounds of trees lie between two lines of the log.
-LOG_ROUNDS = 10
-
-
-class Progress:
-    """What the loop tells whoever watches; the command line draws a bar, everyone else hears nothing."""
-
-    def start(self, rows: int, epochs: int, done: int) -> None: ...
-
-    def say(self, text: str) -> None: ...
-
-    def step(self, rows: int, loss: float, epoch: int) -> None: ...
-
-    def evaluated(self, record: dict[str, Any]) -> None: ...
 
 
 def train(
@@ -69,11 +55,11 @@ def train(
         raise BundleError(f"training needs a validation part to stop in time; prepare with --split ({dataset.path})")
     torch.manual_seed(config.seed)
     model = bundle.build_model(config, dataset.layout)
-    run: _Run
+    run: Run
     if isinstance(model, Trees):
-        run = _Boosting(config, dataset, out, resume, model)
+        run = Boosting(config, dataset, out, resume, model)
     else:
-        run = _Network(config, dataset, out, resume, model)
+        run = Network(config, dataset, out, resume, model)
     run.fit(progress)
     return run.finish()
 
@@ -90,112 +76,7 @@ def _with_batch_size(config: Config, rows: int) -> Config:
     return replace(config, train=replace(config.train, batch_size=size))
 
 
-class _Run:
-    """One training run: the parts, where it stands, and what it leaves. A step of trees is a round."""
-
-    model: Scorer
-    steps: int
-
-    def __init__(self, config: Config, dataset: Dataset, out: Path, resume: bool) -> None:
-        self.dataset, self.out = dataset, out
-        self.part, self.valid = dataset.parts["train"], dataset.parts["valid"]
-        self.config, self.settings = config, config.train
-        self.at: dict[str, Any] = {
-            "step": 0,
-            "best_loss": math.inf,
-            "best_step": 0,
-            "bad": 0,
-            "seconds": 0.0,
-            "log_bytes": 0,
-            "stopped": False,
-        }
-        self._claim(resume)
-
-    def fit(self, progress: Progress) -> None:
-        """Trains until validation log loss stops falling."""
-        raise NotImplementedError
-
-    def _claim(self, resume: bool) -> None:
-        """Takes the folder: a new one, or the same run's; never another's."""
-        identity = {"data": self.dataset.fingerprint, "config": self.config.to_toml()}
-        known = self.out / "identity.json"
-        if resume and known.exists():
-            before = json.loads(known.read_text(encoding="utf-8"))
-            if before != identity:
-                what = "data" if before["data"] != identity["data"] else "settings"
-                raise TrainingError(
-                    f"--resume needs the run's own {what}, found others; see {self.out / 'config.toml'}"
-                )
-            return
-        if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
-            raise TrainingError(f"{self.out} already holds something; go on with --resume, or choose another --out")
-        self.out.mkdir(parents=True, exist_ok=True)
-        (self.out / "config.toml").write_text(self.config.to_toml(), encoding="utf-8")
-        with whole_file(known) as file:
-            file.write_text(json.dumps(identity), encoding="utf-8")
-
-    def _place(self) -> dict[str, int]:
-        epochs, within = divmod(self.at["step"], self.steps)
-        rows = epochs * self.part.rows + within * self.settings.batch_size
-        return {"step": self.at["step"], "rows": rows}
-
-    def _measured(self, logits: NDArray[np.float32]) -> dict[str, Any]:
-        found = metrics.evaluate(self.valid.labels, metrics.sigmoid(logits), self.valid.weights)
-        found.pop("reliability")
-        return found
-
-    def _log(self, record: dict[str, Any]) -> None:
-        line = json.dumps(record) + "\n"
-        with (self.out / "log.jsonl").open("a", encoding="utf-8") as file:
-            file.write(line)
-        self.at["log_bytes"] += len(line.encode())
-
-    def _trim_log(self) -> None:
-        """Drops what was logged after the checkpoint: those steps will be done, and logged, again."""
-        path = self.out / "log.jsonl"
-        if path.exists():
-            with path.open("r+b") as file:
-                file.truncate(self.at["log_bytes"])
-
-    def finish(self) -> dict[str, Any]:
-        """Best weights, calibration on validation rows, metrics of all held-out parts, bundle, report, DONE."""
-        self._take_best()
-        valid = self.valid
-        logits = score(self.model, valid.ids)
-        fitted = calibration.fit(self.settings.calibration, valid.labels, logits, valid.weights)
-        report: dict[str, Any] = {
-            "model": self.config.model,
-            "parameters": self.model.size,
-            "rows_per_s": self._place()["rows"] / max(self.at["seconds"], 1e-9),
-            "seconds": self.at["seconds"],
-            "epochs": -(-self.at["step"] // self.steps),
-            "best_epoch": -(-self.at["best_step"] // self.steps),
-            "seed": self.config.seed,
-            "data": str(self.dataset.path),
-            "calibration": fitted.kind,
-        }
-        for name in ("valid", "test"):
-            if name in self.dataset.parts:
-                report[name] = _held_out(self.model, self.dataset.parts[name], fitted)
-        if self.dataset.layout.fields > 1:
-            report["pair_strength"] = self._pair_strength(valid)
-        bundle.write(self.out / "bundle", self.config, self.dataset.path, self.model, fitted, report)
-        with whole_file(self.out / "report.json") as file:
-            file.write_text(json.dumps(report, indent=1), encoding="utf-8")
-        (self.out / "DONE").touch()
-        (self.out / "best.safetensors").unlink(missing_ok=True)
-        return report
-
-    def _take_best(self) -> None:
-        """Puts the model back to where validation log loss was least."""
-        raise NotImplementedError
-
-    def _pair_strength(self, valid: Part) -> dict[str, Any]:
-        strength = pair_strength(lambda ids: score(self.model, ids), valid.ids, self.dataset.layout, rows=128)
-        return {"fields": self.dataset.schema.names, "matrix": strength.round(6).tolist()}
-
-
-class _Network(_Run):
+class Network(Run):
     """Steps of batches, an evaluation now and then, checkpoints to go on from."""
 
     model: Model
@@ -310,60 +191,9 @@ class _Network(_Run):
         self.model.load(self.out / "best.safetensors")
 
 
-class _Boosting(_Run):
-    """Rounds of trees until validation log loss has not fallen for the model's `patience` of them."""
-
-    model: Trees
-    steps = 1
-
-    def __init__(self, config: Config, dataset: Dataset, out: Path, resume: bool, model: Trees) -> None:
-        for setting in fields(TrainSettings):
-            found = getattr(config.train, setting.name)
-            if setting.name != "calibration" and found != setting.default:
-                way_out = f"see `fieldwise models {config.model}` for the settings it has"
-                raise ConfigError(f"train.{setting.name} has no meaning for {config.model}, found {found}; {way_out}")
-        self.model = model
-        self.again = resume and (out / "identity.json").exists()
-        super().__init__(config, dataset, out, resume)
-        self._trim_log()
-
-    def fit(self, progress: Progress) -> None:
-        """A tree at a time; the validation log loss of each decides which was the best."""
-        if self.again:
-            progress.say("trees have no checkpoints: the unfinished run starts again")
-        progress.start(self.part.rows, self.model.rounds, 0)
-        began, valid = time.monotonic(), self.valid
-        for logits in self.model.boost(self.part, valid, self.config.seed):
-            self.at["step"] += 1
-            loss = metrics.log_loss(valid.labels, metrics.sigmoid(logits), valid.weights)
-            if not math.isfinite(loss):
-                raise TrainingError(f"the loss is {loss} at round {self.at['step']}; lower model.lr")
-            if loss < self.at["best_loss"]:
-                self.at.update(best_loss=loss, best_step=self.at["step"])
-            self.at["seconds"] = time.monotonic() - began
-            self.at["stopped"] = self.at["step"] - self.at["best_step"] >= self.model.patience
-            progress.step(self.part.rows, loss, self.at["step"])
-            last = self.at["stopped"] or self.at["step"] == self.model.rounds
-            if last or self.at["step"] % LOG_ROUNDS == 0:
-                best = self.at["best_step"] == self.at["step"]
-                place = {"epoch": self.at["step"], **self._place(), "best": best}
-                record = {"event": "valid", **self._measured(logits), **place}
-                self._log(record)
-                progress.evaluated(record)
-            if last:
-                break
-
-    def _take_best(self) -> None:
-        self.model.keep(self.at["best_step"])
-
-
 def log_loss(logits: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
     """Mean log loss of a batch; weighted rows count by their weight, and the mean is over rows."""
     return functional.binary_cross_entropy_with_logits(logits, labels, weights)
-
-
-def _held_out(model: Scorer, part: Part, fitted: calibration.Calibration) -> dict[str, Any]:
-    return metrics.evaluate(part.labels, fitted.probabilities(score(model, part.ids)), part.weights)
 
 
 def _tables(model: nn.Module) -> list[Table]:

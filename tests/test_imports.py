@@ -17,6 +17,8 @@ FLOORS = [
     {"optim", "metrics", "calibration", "scoring"},
     {"checkpoint", "bundle", "distributed"},
     {"explain", "predictor", "pretrain"},
+    {"runs"},
+    {"boosting"},
     {"train"},
     {"estimator", "plots", "report", "console"},
     {"compare", "tune", "bench", "demo", "studies", "serve"},

@@ -105,7 +105,7 @@ def test_killed_often_and_resumed(data, tmp_path, changes):
 
 @pytest.mark.parametrize(
     "place",
-    [(room._Network, "_evaluate"), (room._Network, "_checkpoint"), (bundle, "write")],
+    [(room.Network, "_evaluate"), (room.Network, "_checkpoint"), (bundle, "write")],
     ids=lambda place: place[1],
 )
 def test_killed_between_evaluation_checkpoint_and_end(data, tmp_path, monkeypatch, place):

@@ -1,0 +1,65 @@
+"""Training trees: a round at a time, validation log loss as the judge. It takes minutes; a kill starts it again."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import fields
+from pathlib import Path
+
+from fieldwise import metrics
+from fieldwise.config import Config, TrainSettings
+from fieldwise.data.dataset import Dataset
+from fieldwise.errors import ConfigError, TrainingError
+from fieldwise.runs import Progress, Run
+from fieldwise.trees import Trees
+
+# How many rounds lie between two lines of the log.
+LOG_ROUNDS = 10
+
+
+class Boosting(Run):
+    """Rounds of trees until validation log loss has not fallen for the model's `patience` of them."""
+
+    model: Trees
+    steps = 1
+
+    def __init__(self, config: Config, dataset: Dataset, out: Path, resume: bool, model: Trees) -> None:
+        for setting in fields(TrainSettings):
+            found = getattr(config.train, setting.name)
+            if setting.name != "calibration" and found != setting.default:
+                way_out = f"see `fieldwise models {config.model}` for the settings it has"
+                raise ConfigError(f"train.{setting.name} has no meaning for {config.model}, found {found}; {way_out}")
+        self.model = model
+        self.again = resume and (out / "identity.json").exists()
+        super().__init__(config, dataset, out, resume)
+        self._trim_log()
+
+    def fit(self, progress: Progress) -> None:
+        """A tree at a time; the validation log loss of each decides which was the best."""
+        if self.again:
+            progress.say("trees have no checkpoints: the unfinished run starts again")
+        progress.start(self.part.rows, self.model.rounds, 0)
+        began, valid = time.monotonic(), self.valid
+        for logits in self.model.boost(self.part, valid, self.config.seed):
+            self.at["step"] += 1
+            loss = metrics.log_loss(valid.labels, metrics.sigmoid(logits), valid.weights)
+            if not math.isfinite(loss):
+                raise TrainingError(f"the loss is {loss} at round {self.at['step']}; lower model.lr")
+            if loss < self.at["best_loss"]:
+                self.at.update(best_loss=loss, best_step=self.at["step"])
+            self.at["seconds"] = time.monotonic() - began
+            self.at["stopped"] = self.at["step"] - self.at["best_step"] >= self.model.patience
+            progress.step(self.part.rows, loss, self.at["step"])
+            last = self.at["stopped"] or self.at["step"] == self.model.rounds
+            if last or self.at["step"] % LOG_ROUNDS == 0:
+                best = self.at["best_step"] == self.at["step"]
+                place = {"epoch": self.at["step"], **self._place(), "best": best}
+                record = {"event": "valid", **self._measured(logits), **place}
+                self._log(record)
+                progress.evaluated(record)
+            if last:
+                break
+
+    def _take_best(self) -> None:
+        self.model.keep(self.at["best_step"])

@@ -1,0 +1,141 @@
+"""A run folder: claimed once, logged to, and finished with a bundle, whatever is trained in it."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldwise import bundle, calibration, metrics
+from fieldwise.config import Config
+from fieldwise.data.dataset import Dataset, Part
+from fieldwise.errors import TrainingError
+from fieldwise.explain import pair_strength
+from fieldwise.files import whole_file
+from fieldwise.scoring import Scorer, score
+
+
+class Progress:
+    """What the loop tells whoever watches; the command line draws a bar, everyone else hears nothing."""
+
+    def start(self, rows: int, epochs: int, done: int) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+    def step(self, rows: int, loss: float, epoch: int) -> None: ...
+
+    def evaluated(self, record: dict[str, Any]) -> None: ...
+
+
+class Run:
+    """One training run: the parts, where it stands, and what it leaves. A step of trees is a round."""
+
+    model: Scorer
+    steps: int
+
+    def __init__(self, config: Config, dataset: Dataset, out: Path, resume: bool) -> None:
+        self.dataset, self.out = dataset, out
+        self.part, self.valid = dataset.parts["train"], dataset.parts["valid"]
+        self.config, self.settings = config, config.train
+        self.at: dict[str, Any] = {
+            "step": 0,
+            "best_loss": math.inf,
+            "best_step": 0,
+            "bad": 0,
+            "seconds": 0.0,
+            "log_bytes": 0,
+            "stopped": False,
+        }
+        self._claim(resume)
+
+    def fit(self, progress: Progress) -> None:
+        """Trains until validation log loss stops falling."""
+        raise NotImplementedError
+
+    def _claim(self, resume: bool) -> None:
+        """Takes the folder: a new one, or the same run's; never another's."""
+        identity = {"data": self.dataset.fingerprint, "config": self.config.to_toml()}
+        known = self.out / "identity.json"
+        if resume and known.exists():
+            before = json.loads(known.read_text(encoding="utf-8"))
+            if before != identity:
+                what = "data" if before["data"] != identity["data"] else "settings"
+                raise TrainingError(
+                    f"--resume needs the run's own {what}, found others; see {self.out / 'config.toml'}"
+                )
+            return
+        if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
+            raise TrainingError(f"{self.out} already holds something; go on with --resume, or choose another --out")
+        self.out.mkdir(parents=True, exist_ok=True)
+        (self.out / "config.toml").write_text(self.config.to_toml(), encoding="utf-8")
+        with whole_file(known) as file:
+            file.write_text(json.dumps(identity), encoding="utf-8")
+
+    def _place(self) -> dict[str, int]:
+        epochs, within = divmod(self.at["step"], self.steps)
+        rows = epochs * self.part.rows + within * self.settings.batch_size
+        return {"step": self.at["step"], "rows": rows}
+
+    def _measured(self, logits: NDArray[np.float32]) -> dict[str, Any]:
+        found = metrics.evaluate(self.valid.labels, metrics.sigmoid(logits), self.valid.weights)
+        found.pop("reliability")
+        return found
+
+    def _log(self, record: dict[str, Any]) -> None:
+        line = json.dumps(record) + "\n"
+        with (self.out / "log.jsonl").open("a", encoding="utf-8") as file:
+            file.write(line)
+        self.at["log_bytes"] += len(line.encode())
+
+    def _trim_log(self) -> None:
+        """Drops what was logged after the checkpoint: those steps will be done, and logged, again."""
+        path = self.out / "log.jsonl"
+        if path.exists():
+            with path.open("r+b") as file:
+                file.truncate(self.at["log_bytes"])
+
+    def finish(self) -> dict[str, Any]:
+        """Best weights, calibration on validation rows, metrics of all held-out parts, bundle, report, DONE."""
+        self._take_best()
+        valid = self.valid
+        logits = score(self.model, valid.ids)
+        fitted = calibration.fit(self.settings.calibration, valid.labels, logits, valid.weights)
+        report: dict[str, Any] = {
+            "model": self.config.model,
+            "parameters": self.model.size,
+            "rows_per_s": self._place()["rows"] / max(self.at["seconds"], 1e-9),
+            "seconds": self.at["seconds"],
+            "epochs": -(-self.at["step"] // self.steps),
+            "best_epoch": -(-self.at["best_step"] // self.steps),
+            "seed": self.config.seed,
+            "data": str(self.dataset.path),
+            "calibration": fitted.kind,
+        }
+        for name in ("valid", "test"):
+            if name in self.dataset.parts:
+                report[name] = held_out(self.model, self.dataset.parts[name], fitted)
+        if self.dataset.layout.fields > 1:
+            report["pair_strength"] = self._pair_strength(valid)
+        bundle.write(self.out / "bundle", self.config, self.dataset.path, self.model, fitted, report)
+        with whole_file(self.out / "report.json") as file:
+            file.write_text(json.dumps(report, indent=1), encoding="utf-8")
+        (self.out / "DONE").touch()
+        (self.out / "best.safetensors").unlink(missing_ok=True)
+        return report
+
+    def _take_best(self) -> None:
+        """Puts the model back to where validation log loss was least."""
+        raise NotImplementedError
+
+    def _pair_strength(self, valid: Part) -> dict[str, Any]:
+        strength = pair_strength(lambda ids: score(self.model, ids), valid.ids, self.dataset.layout, rows=128)
+        return {"fields": self.dataset.schema.names, "matrix": strength.round(6).tolist()}
+
+
+def held_out(model: Scorer, part: Part, fitted: calibration.Calibration) -> dict[str, Any]:
+    """All metrics of a part, calibrated."""
+    return metrics.evaluate(part.labels, fitted.probabilities(score(model, part.ids)), part.weights)
