@@ -45,7 +45,7 @@ def write(
     out: Path, config: Config, data: Path, model: Scorer, calibration: Calibration, metrics: dict[str, Any]
 ) -> None:
     """Writes the bundle of a trained model; `data` is the prepared folder with schema and encoder."""
-    with whole_folder(out, force=True) as work:
+    with whole_folder(out, "bundle.json", force=True) as work:
         model.save(work / model.file)
         shutil.copyfile(data / "schema.toml", work / "schema.toml")
         shutil.copytree(data / "encoder", work / "encoder")

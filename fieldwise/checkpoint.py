@@ -32,7 +32,7 @@ def save(folder: Path, model: nn.Module, optimizer: Optimizer, progress: dict[st
         tensors["random.cuda"] = torch.cuda.get_rng_state()
     facts = {"progress": progress, "groups": state["param_groups"], "plain": plain}
     target = folder / f"{progress['step']:012d}"
-    with whole_folder(target, force=True) as work:
+    with whole_folder(target, "state.json", force=True) as work:
         save_file({name: value.detach().contiguous() for name, value in tensors.items()}, work / "state.safetensors")
         (work / "state.json").write_text(json.dumps(facts), encoding="utf-8")
     for old in folder.iterdir():

@@ -17,7 +17,7 @@ from fieldwise.errors import ConfigError, FieldwiseError
 
 app = typer.Typer(
     name="fieldwise",
-    help="Predict clicks and purchases from multi-field categorical data.",
+    help="Predict clicks and purchases from multi-field categorical data. --debug shows the traceback of an error.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -31,7 +31,7 @@ Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 @app.command()
 def demo(
     folder: Annotated[Path, typer.Option("--out", help="Where to leave data, runs, bundle and report.")] = Path("demo"),
-    rows: Annotated[int, typer.Option(help="Rows of the simulated log.")] = 0,
+    rows: Annotated[int, typer.Option(help="Rows of the simulated log.")] = 200_000,
     seed: int = 0,
     json: Json = False,
 ) -> None:
@@ -67,7 +67,8 @@ def simulate(
     if json:
         print_json({"file": str(file), "rows": rows, "kind": kind, "seed": seed})
     else:
-        say(f"{rows:,} rows in {file}\nnext: fieldwise prepare {file} --label click --out data")
+        drop = " --drop true_probability" if truth else ""
+        say(f"{rows:,} rows in {file}\nnext: fieldwise prepare {file} --label click{drop} --out data")
 
 
 @app.command()
@@ -81,6 +82,7 @@ def prepare(
     valid: Annotated[Path | None, typer.Option(help="Validation rows in a file of their own.")] = None,
     test: Annotated[Path | None, typer.Option(help="Test rows in a file of their own.")] = None,
     weight: Annotated[str, typer.Option(help="A column of row weights.")] = "",
+    drop: Annotated[list[str] | None, typer.Option(help="A column that is no field; may be given again.")] = None,
     seed: Annotated[int, typer.Option(help="Of the random split.")] = 0,
     force: Force = False,
     json: Json = False,
@@ -104,18 +106,13 @@ def prepare(
     for paths in given.values():
         for path in paths:
             formats.column_names(path)
-    sources = {part: partial(formats.read, paths) for part, paths in given.items()}
+    every = [path for paths in given.values() for path in paths]
+    numbers = written.numbers if written else formats.number_fields(every)
+    sources = {part: partial(formats.read, paths, numbers=numbers) for part, paths in given.items()}
+    names = {part: ", ".join(map(str, paths)) for part, paths in given.items()}
     with counting("preparing", json) as progress:
-        facts = room.prepare(
-            sources,
-            folder,
-            label,
-            written,
-            room.Split(_shares(split), split_by, seed),
-            weight,
-            force,
-            progress,
-        )
+        shares = room.Split(_shares(split), split_by, seed)
+        facts = room.prepare(sources, folder, label, written, shares, weight, drop or (), force, progress, names)
     if json:
         print_json(facts)
         return
@@ -181,7 +178,8 @@ def evaluate(
             found = predictor.evaluate_prepared(rows, part)
         else:
             schema = predictor.schema
-            found = predictor.evaluate(formats.read([rows], [schema.label, *schema.names]))
+            columns = [schema.label, *schema.names, *([schema.weight] if schema.weight else ())]
+            found = predictor.evaluate(formats.read([rows], columns, schema.numbers))
     if json:
         print_json(found)
     else:
@@ -205,7 +203,9 @@ def predict(
     from fieldwise.predictor import Predictor
 
     predictor = Predictor.load(source, device)
-    chunks = formats.read([rows], None if keep else predictor.schema.names)
+    if file.exists() and file.samefile(rows):
+        raise ConfigError(f"the output would replace the input; choose another -o ({file})")
+    chunks = formats.read([rows], None if keep else predictor.schema.names, predictor.schema.numbers)
     with counting("predicting", json) as progress:
         count = formats.write(file, predictor.annotate(chunks, keep), progress)
     if json:
@@ -298,11 +298,12 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs a verb. A user's mistake is one line on standard error and exit code 2."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
+    arguments = [argument for argument in arguments if argument != "--debug"] or ["--help"]
     # typer carries its own click; this is that click's error, whichever it is.
     usage_error: type[Exception] = typer.BadParameter.__mro__[2]
     warnings.filterwarnings("default" if debug else "ignore")
     try:
-        code = app([a for a in arguments if a != "--debug"], standalone_mode=False)
+        code = app(arguments, standalone_mode=False)
     except (FieldwiseError, usage_error, OSError, MemoryError) as error:
         if debug:
             raise
@@ -310,11 +311,12 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"error: {' '.join(message.split())}", file=sys.stderr)
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):
-        print("stopped", file=sys.stderr)
-        sys.exit(130)
+        code = 130
     except Exception as error:
         if debug:
             raise
         print(f"error: {type(error).__name__}: {error}; this is a fault of ours, see it with --debug", file=sys.stderr)
         sys.exit(1)
+    if code == 130:
+        print("stopped; a training run goes on with the same command and --resume", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)

@@ -22,17 +22,16 @@ from fieldwise.report import print_table, table_rows, write_report
 from fieldwise.train import train
 
 MODELS = ("lr", "fm", "fnn", "pin")
-ROWS = 200_000
 TRUTH = "true_probability"
 
 
-def run_demo(folder: Path, rows: int = 0, seed: int = 0, quiet: bool = False) -> dict[str, Any]:
+def run_demo(folder: Path, rows: int = 200_000, seed: int = 0, quiet: bool = False) -> dict[str, Any]:
     """Simulates, prepares, trains, compares; returns the table's rows and the oracle's metrics."""
     _clear(folder)
     world = World("demo", seed)
     log, data = folder / "log.csv", folder / "data"
     with counting("simulating a click log", quiet):
-        write_log(world, rows or ROWS, log, seed, truth=True)
+        write_log(world, rows, log, seed, truth=True)
     parts = _split(log, folder)
     sources = {part: partial(formats.read, [path]) for part, path in parts.items()}
     with counting("preparing", quiet) as progress:

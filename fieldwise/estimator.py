@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from fieldwise import bundle
 from fieldwise.config import load_config
-from fieldwise.data.formats import as_table
+from fieldwise.data.formats import CHUNK_ROWS, as_table
 from fieldwise.data.prepare import Split, prepare
 from fieldwise.data.schema import Schema
 from fieldwise.errors import DataError
@@ -109,7 +109,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def save(self, path: str | Path, force: bool = False) -> None:
         """Writes the bundle, for `load`, the command line and the server."""
         check_is_fitted(self, "bundle_")
-        with whole_folder(Path(path), force) as folder:
+        with whole_folder(Path(path), "bundle.json", force) as folder:
             self._write(folder)
 
     @classmethod
@@ -144,8 +144,8 @@ def _labelled(rows: Any, codes: NDArray[Any], label: str, weights: Any) -> pa.Ta
 
 
 def _chunks(table: pa.Table) -> Iterator[pa.Table]:
-    for first in range(0, len(table), 100_000):
-        yield table.slice(first, 100_000)
+    for first in range(0, len(table), CHUNK_ROWS):
+        yield table.slice(first, CHUNK_ROWS)
 
 
 def _schema(schema: Schema | str | Path) -> Schema:

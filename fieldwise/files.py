@@ -14,10 +14,18 @@ from fieldwise.errors import FieldwiseError
 
 
 @contextmanager
-def whole_folder(path: Path, force: bool = False) -> Iterator[Path]:
-    """A new folder beside `path` to write into; it takes that name when the block ends well."""
-    if path.exists() and not force and (not path.is_dir() or any(path.iterdir())):
-        raise FieldwiseError(f"{path} is already there; choose another name, or replace it with --force")
+def whole_folder(path: Path, marker: str, force: bool = False) -> Iterator[Path]:
+    """A new folder beside `path` to write into; it takes that name when the block ends well.
+
+    What is there is replaced only with `force`, and only if it holds the `marker` file of our own folders.
+    """
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if not force:
+            raise FieldwiseError(f"{path} is already there; choose another name, or replace it (--force)")
+        if not (path / marker).is_file():
+            raise FieldwiseError(
+                f"{path} is there and holds no {marker}: it is not ours to replace; choose another name"
+            )
     shown, path = path, path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     _sweep(path)
@@ -30,10 +38,7 @@ def whole_folder(path: Path, force: bool = False) -> Iterator[Path]:
         if path.exists():
             path.rename(old)
         work.rename(path)
-        if old.is_dir():
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            old.unlink(missing_ok=True)
+        shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -53,10 +58,14 @@ def _full_disk_named(path: Path) -> Iterator[None]:
 
 def _sweep(path: Path) -> None:
     """Removes what killed processes left behind for this name, and this process's own."""
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
-        owner = left.name.split(".")[-2]
-        if owner == str(os.getpid()) or (owner.isdigit() and not _alive(int(owner))):
-            shutil.rmtree(left, ignore_errors=True)
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*"):
+        owner, _, kind = left.name.removeprefix(f".{path.name}.").partition(".")
+        ours = owner.isdigit() and kind.split(".")[0] in ("tmp", "old")
+        if ours and (int(owner) == os.getpid() or not _alive(int(owner))):
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
 
 
 def _alive(process: int) -> bool:
@@ -73,6 +82,7 @@ def _alive(process: int) -> bool:
 def whole_file(path: Path) -> Iterator[Path]:
     """A new file name beside `path` to write to; the file takes its place when the block ends well."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    _sweep(path)
     work = path.with_name(f".{path.name}.{os.getpid()}.tmp{path.suffix}")
     try:
         with _full_disk_named(path):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fieldwise import bundle, metrics
 from fieldwise.data.dataset import Dataset
 from fieldwise.data.formats import as_table
-from fieldwise.data.prepare import read_labels
+from fieldwise.data.prepare import read_labels, read_weights
 from fieldwise.data.schema import Schema
 from fieldwise.errors import BundleError, DataError
 from fieldwise.scoring import device_of, score
@@ -43,7 +43,12 @@ class Predictor:
     def predict(self, rows: Any) -> NDArray[np.float64]:
         """The probability of a response for each row, (n,). A dict may leave fields out: they are missing values."""
         if isinstance(rows, list) and all(isinstance(row, dict) for row in rows):
-            rows = [{name: row.get(name) for name in self.schema.names} for row in rows]
+            for number, row in enumerate(rows):
+                if row and not set(row) & set(self.schema.names):
+                    found = ", ".join(map(str, row))
+                    expected = ", ".join(self.schema.names)
+                    raise DataError(f"a row needs at least one field of {expected}; found {found} (row {number + 1})")
+            rows = {name: [row.get(name) for row in rows] for name in self.schema.names}
         return self.probabilities(self.encoder.transform(as_table(rows)))
 
     def probabilities(self, ids: NDArray[np.int32]) -> NDArray[np.float64]:
@@ -59,7 +64,8 @@ class Predictor:
 
     def evaluate(self, chunks: Iterator[pa.Table]) -> dict[str, Any]:
         """All metrics on raw rows that have the label column (and the weight column, where the schema has one)."""
-        labels, probabilities, passed = [], [], 0
+        labels, probabilities, weights, passed = [], [], [], 0
+        weight = self.schema.weight
         for chunk in chunks:
             if self.schema.label not in chunk.column_names:
                 raise DataError(
@@ -67,10 +73,13 @@ class Predictor:
                 )
             labels.append(read_labels(chunk[self.schema.label], self.schema.label, passed))
             probabilities.append(self.predict(chunk))
+            if weight in chunk.column_names:
+                weights.append(read_weights(chunk[weight], weight, passed))
             passed += len(chunk)
         if not passed:
             raise DataError("there are no rows to evaluate")
-        return metrics.evaluate(np.concatenate(labels), np.concatenate(probabilities))
+        weighted = np.concatenate(weights) if weights else None
+        return metrics.evaluate(np.concatenate(labels), np.concatenate(probabilities), weighted)
 
     def evaluate_prepared(self, folder: Path, part: str = "test") -> dict[str, Any]:
         """All metrics on a part of a prepared folder that has this bundle's encoder."""
@@ -79,8 +88,11 @@ class Predictor:
             raise BundleError(
                 f"the prepared folder has no part '{part}'; it has: {', '.join(dataset.parts)} ({folder})"
             )
-        own = self.bundle.path / "encoder" / "vocabulary.parquet"
-        if dataset.layout != self.encoder.layout or own.read_bytes() != (folder / "encoder" / own.name).read_bytes():
+        same = dataset.layout == self.encoder.layout and all(
+            (self.bundle.path / "encoder" / name).read_bytes() == (folder / "encoder" / name).read_bytes()
+            for name in ("vocabulary.parquet", "encoder.json")
+        )
+        if not same:
             raise BundleError(f"the folder was prepared with another encoder; evaluate the raw file instead ({folder})")
         rows = dataset.parts[part]
         return metrics.evaluate(rows.labels, self.probabilities(rows.ids), rows.weights)

@@ -60,6 +60,7 @@ class Run:
         """Takes the folder: a new one, or the same run's; never another's."""
         identity = {"data": self.dataset.fingerprint, "config": self.config.to_toml()}
         known = self.out / "identity.json"
+        self.finished = False
         if resume and known.exists():
             before = json.loads(known.read_text(encoding="utf-8"))
             if before != identity:
@@ -67,13 +68,18 @@ class Run:
                 raise TrainingError(
                     f"--resume needs the run's own {what}, found others; see {self.out / 'config.toml'}"
                 )
+            with whole_file(self.out / "config.toml") as file:
+                file.write_text(self.config.to_toml(), encoding="utf-8")
+            self.finished = (self.out / "DONE").exists()
             return
         if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
             raise TrainingError(f"{self.out} already holds something; go on with --resume, or choose another --out")
         self.out.mkdir(parents=True, exist_ok=True)
-        (self.out / "config.toml").write_text(self.config.to_toml(), encoding="utf-8")
+        # The identity first: from then on --resume knows the folder, whatever else is there.
         with whole_file(known) as file:
             file.write_text(json.dumps(identity), encoding="utf-8")
+        with whole_file(self.out / "config.toml") as file:
+            file.write_text(self.config.to_toml(), encoding="utf-8")
 
     def _place(self) -> dict[str, int]:
         epochs, within = divmod(self.at["step"], self.steps)

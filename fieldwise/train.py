@@ -48,9 +48,6 @@ def train(
     progress = progress or Progress()
     dataset = Dataset.open(data)
     config = resolve(config)
-    if (out / "DONE").exists() and resume:
-        report: dict[str, Any] = json.loads((out / "report.json").read_text(encoding="utf-8"))
-        return report
     if "valid" not in dataset.parts:
         raise BundleError(f"training needs a validation part to stop in time; prepare with --split ({dataset.path})")
     torch.manual_seed(config.seed)
@@ -60,6 +57,9 @@ def train(
         run = Boosting(config, dataset, out, resume, model)
     else:
         run = Network(config, dataset, out, resume, model)
+    if run.finished:
+        report: dict[str, Any] = json.loads((out / "report.json").read_text(encoding="utf-8"))
+        return report
     run.fit(progress)
     return run.finish()
 

@@ -20,7 +20,7 @@ def names(folder: Path) -> list[str]:
 
 def test_a_folder_appears_at_the_end(tmp_path: Path) -> None:
     out = tmp_path / "new" / "out"
-    with whole_folder(out) as work:
+    with whole_folder(out, "a") as work:
         (work / "a").write_text("1")
         assert not out.exists()
     assert (out / "a").read_text() == "1"
@@ -33,7 +33,7 @@ def write_and_fail(path: Path) -> None:
 
 
 def test_an_error_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), whole_folder(tmp_path / "out") as work:
+    with pytest.raises(ZeroDivisionError), whole_folder(tmp_path / "out", "a") as work:
         write_and_fail(work / "a")
     with pytest.raises(ZeroDivisionError), whole_file(tmp_path / "a.csv") as file:
         write_and_fail(file)
@@ -43,35 +43,47 @@ def test_an_error_leaves_nothing(tmp_path: Path) -> None:
 def test_what_is_there_stays(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    with whole_folder(out):  # An empty folder holds nothing to lose.
+    with whole_folder(out, "a"):  # An empty folder holds nothing to lose.
         pass
     (out / "a").write_text("old")
-    with pytest.raises(FieldwiseError, match=r"is already there.*--force"), whole_folder(out):
+    with pytest.raises(FieldwiseError, match=r"is already there.*--force"), whole_folder(out, "a"):
         pass
-    with pytest.raises(ZeroDivisionError), whole_folder(out, force=True):
+    with pytest.raises(ZeroDivisionError), whole_folder(out, "a", force=True):
         raise ZeroDivisionError
     assert (out / "a").read_text() == "old"
-    with whole_folder(out, force=True) as work:
+    with whole_folder(out, "a", force=True) as work:
         (work / "b").write_text("new")
     assert names(out) == ["b"]
     assert names(tmp_path) == ["out"]
 
 
-def test_force_replaces_a_file(tmp_path: Path) -> None:
-    (tmp_path / "out").write_text("a file")
-    with pytest.raises(FieldwiseError, match="is already there"), whole_folder(tmp_path / "out"):
+def test_force_replaces_only_our_own(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("a file")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "thesis.txt").write_text("precious")
+    for name in ("file", "folder"):
+        with pytest.raises(FieldwiseError, match="not ours to replace"), whole_folder(tmp_path / name, "a", force=True):
+            pass
+    assert (tmp_path / "file").read_text() == "a file"
+    assert (tmp_path / "folder" / "thesis.txt").read_text() == "precious"
+
+
+def test_files_and_old_folders_of_the_dead_are_swept_too(tmp_path: Path) -> None:
+    for name in (".out.4194303.tmp", ".out.4194303.old"):
+        (tmp_path / name).mkdir()
+    (tmp_path / ".out.json.4194303.tmp.json").touch()
+    with whole_folder(tmp_path / "out", "a"):
         pass
-    with whole_folder(tmp_path / "out", force=True) as work:
-        (work / "b").touch()
-    assert names(tmp_path) == ["out"]
-    assert names(tmp_path / "out") == ["b"]
+    with whole_file(tmp_path / "out.json") as file:
+        file.touch()
+    assert names(tmp_path) == ["out", "out.json"]
 
 
 def test_the_folder_one_stands_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
-    with whole_folder(Path()) as work:
+    with whole_folder(Path(), "a") as work:
         (work / "a").touch()
     assert names(here) == ["a"]
 
@@ -81,7 +93,7 @@ def test_what_a_killed_process_left_is_swept(tmp_path: Path) -> None:
     dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
     for owner in (dead.stdout.strip(), str(os.getppid()), "other"):
         (tmp_path / f".out.{owner}.tmp").mkdir()
-    with whole_folder(tmp_path / "out"):
+    with whole_folder(tmp_path / "out", "a"):
         pass
     assert names(tmp_path) == sorted([f".out.{os.getppid()}.tmp", ".out.other.tmp", "out"])
 
@@ -102,7 +114,7 @@ def test_a_file_appears_at_the_end(tmp_path: Path) -> None:
 def test_a_full_disk_is_named(tmp_path: Path, error: Exception) -> None:
     with (
         pytest.raises(FieldwiseError, match=r"the disk is full; free some space.*out\)"),
-        whole_folder(tmp_path / "out"),
+        whole_folder(tmp_path / "out", "a"),
     ):
         raise error
     with (

@@ -155,6 +155,18 @@ def test_resume_refuses_other_settings_and_keeps_a_finished_run(data, tmp_path):
     config = load_config(base={**SETTINGS, "train.epochs": 1})
     report = train(config, data, tmp_path / "run")
     assert train(config, data, tmp_path / "run", resume=True) == report
+    with pytest.raises(TrainingError, match="settings"):  # a finished run is not another one's result
+        train(load_config(base={**SETTINGS, "train.epochs": 2}), data, tmp_path / "run", resume=True)
     (tmp_path / "run" / "DONE").unlink()
     with pytest.raises(TrainingError, match="settings"):
         train(load_config(base={**SETTINGS, "train.epochs": 1, "train.lr": 0.02}), data, tmp_path / "run", resume=True)
+
+
+def test_killed_before_anything_but_the_identity_was_written(data, tmp_path):
+    config = load_config(base={**SETTINGS, "train.epochs": 1})
+    train(config, data, tmp_path / "whole")
+    (tmp_path / "killed").mkdir()
+    (tmp_path / "killed" / "identity.json").write_bytes((tmp_path / "whole" / "identity.json").read_bytes())
+    train(config, data, tmp_path / "killed", resume=True)
+    assert_same(outcome(tmp_path / "whole"), outcome(tmp_path / "killed"))
+    assert (tmp_path / "killed" / "config.toml").exists()

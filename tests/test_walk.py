@@ -3,12 +3,14 @@
 import json
 
 import numpy as np
+import pandas
 import polars
 import pyarrow.parquet as pq
 import pytest
 
 from fieldwise import Predictor, cli
 from fieldwise.data import formats
+from fieldwise.errors import DataError
 
 
 def run(*arguments):
@@ -125,3 +127,112 @@ def test_help_shows_an_example(capsys):
     for verb in ("demo", "simulate", "prepare", "train", "evaluate", "predict", "models", "report"):
         assert run(verb, "--help") == 0
         assert "Example" in capsys.readouterr().out
+
+
+def test_pandas_and_the_command_line_spell_values_alike(walk, tmp_path):
+    """A csv that pandas wrote says True and 3.0; read back it holds booleans and numbers."""
+    random = np.random.default_rng(0)
+    frame = pandas.DataFrame({"click": random.integers(0, 2, 400), "flag": random.integers(0, 2, 400) > 0})
+    frame["count"] = np.where(random.random(400) < 0.1, np.nan, random.integers(0, 9, 400))
+    frame.to_csv(tmp_path / "log.csv", index=False)
+    assert run("prepare", tmp_path / "log.csv", "--label", "click", "--out", tmp_path / "data") == 0
+    assert run("train", tmp_path / "data", "--model", "fm", "--set", "train.epochs=2", "--out", tmp_path / "run") == 0
+    assert run("predict", tmp_path / "run", tmp_path / "log.csv", "-o", tmp_path / "p.csv") == 0
+    written = np.loadtxt(tmp_path / "p.csv", skiprows=1)
+    typed = pandas.read_csv(tmp_path / "log.csv")
+    assert typed["flag"].dtype == bool
+    predictor = Predictor.load(tmp_path / "run")
+    np.testing.assert_array_equal(predictor.predict(typed), written)
+    assert len(np.unique(written)) > 10
+
+
+def test_weights_count_in_a_file_as_in_a_folder(tmp_path, capsys):
+    random = np.random.default_rng(0)
+    frame = pandas.DataFrame({"click": random.integers(0, 2, 600), "user": random.integers(0, 9, 600)})
+    frame["w"] = random.random(600)
+    frame.to_csv(tmp_path / "log.csv", index=False)
+    prepared = ["--label", "click", "--weight", "w", "--test", tmp_path / "log.csv", "--valid", tmp_path / "log.csv"]
+    assert run("prepare", tmp_path / "log.csv", *prepared, "--out", tmp_path / "data") == 0
+    assert run("train", tmp_path / "data", "--model", "lr", "--set", "train.epochs=1", "--out", tmp_path / "run") == 0
+    capsys.readouterr()
+    assert run("evaluate", tmp_path / "run", tmp_path / "data", "--json") == 0
+    folder = json.loads(capsys.readouterr().out)
+    assert run("evaluate", tmp_path / "run", tmp_path / "log.csv", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == folder
+    assert folder["positive_rate"] != pytest.approx(frame["click"].mean(), abs=1e-6)
+
+
+def test_libffm_numbers_are_what_the_schema_says(tmp_path):
+    """A file whose numbers all happen to be 1, or that has no label, is read as the training file was."""
+    random = np.random.default_rng(0)
+    lines = [
+        f"{random.integers(0, 2)} 0:0:{random.integers(1, 90) / 10} 1:{random.integers(1, 5)}:1" for _ in range(500)
+    ]
+    (tmp_path / "log.ffm").write_text("\n".join(lines))
+    assert run("prepare", tmp_path / "log.ffm", "--label", "label", "--out", tmp_path / "data") == 0
+    assert run("train", tmp_path / "data", "--model", "fm", "--set", "train.epochs=3", "--out", tmp_path / "run") == 0
+    found = []
+    for text in ("1 0:0:1 1:2:1", "0:0:1 1:2:1", "1 0:0:1.0 1:2:1\n0 0:0:7.5 1:3:1"):
+        (tmp_path / "new.ffm").write_text(text)
+        assert run("predict", tmp_path / "run", tmp_path / "new.ffm", "-o", tmp_path / "p.csv") == 0
+        found.append(np.loadtxt(tmp_path / "p.csv", skiprows=1, ndmin=1)[0])
+    assert found[0] == found[1] == pytest.approx(found[2], rel=1e-6)
+
+
+def test_prepared_with_other_thresholds_is_another_encoder(tmp_path, capsys):
+    random = np.random.default_rng(0)
+    for name, scale in (("a", 1), ("b", 1000)):
+        frame = pandas.DataFrame({"x": random.random(300) * scale, "click": random.integers(0, 2, 300)})
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+        assert run("prepare", tmp_path / f"{name}.csv", "--label", "click", "--out", tmp_path / name) == 0
+    assert run("train", tmp_path / "a", "--model", "lr", "--set", "train.epochs=1", "--out", tmp_path / "run") == 0
+    assert run("evaluate", tmp_path / "run", tmp_path / "b") == 2
+    assert "another encoder" in capsys.readouterr().err
+
+
+def test_what_is_not_a_number_is_other_when_predicting(trained):
+    predictor = Predictor.load(trained.run)
+    odd = predictor.predict(
+        [{"user": "u1", "price": "cheap", "tags": "a"}, {"user": "u1", "price": "0.5", "tags": "a"}]
+    )
+    assert np.isfinite(odd).all()
+
+
+def test_rows_without_any_known_field_are_refused(trained):
+    predictor = Predictor.load(trained.run)
+    with pytest.raises(DataError, match=r"at least one field of user.*found usr \(row 2\)"):
+        predictor.predict([{"user": "u1"}, {"usr": "u2"}])
+    assert len(predictor.predict([])) == 0
+
+
+def test_output_never_replaces_the_input(trained, capsys):
+    before = trained.log.read_text()
+    assert run("predict", trained.run, trained.log, "-o", trained.log) == 2
+    assert "would replace the input" in capsys.readouterr().err
+    assert trained.log.read_text() == before
+
+
+def test_a_column_to_drop_and_the_truth(tmp_path, capsys):
+    assert run("simulate", "--rows", 500, "--truth", "--out", tmp_path / "log.csv") == 0
+    assert "--drop true_probability" in capsys.readouterr().out
+    drop = ["--drop", "true_probability", "--drop", "day"]
+    assert run("prepare", tmp_path / "log.csv", "--label", "click", *drop, "--out", tmp_path / "data", "--json") == 0
+    fields = json.loads(capsys.readouterr().out)["fields"]
+    assert "user" in fields
+    assert not {"true_probability", "day"} & set(fields)
+
+
+def test_dates_that_are_ordered_as_text_are_named(tmp_path, capsys):
+    days = [f"{day:02}/11/2026" for day in range(1, 29)]
+    rows = "".join(f"{n % 2},u{n % 5},{days[n % 28]}\n" for n in range(280))
+    (tmp_path / "log.csv").write_text("click,user,date\n" + rows)
+    split = ["--label", "click", "--split-by", "date", "--out", tmp_path / "data", "--json"]
+    assert run("prepare", tmp_path / "log.csv", *split) == 0
+    assert any("put in order as text" in note for note in json.loads(capsys.readouterr().out)["notes"])
+
+
+def test_nothing_said_is_help(capsys):
+    assert run() == 0
+    shown = capsys.readouterr()
+    assert "prepare" in shown.out
+    assert shown.err == ""

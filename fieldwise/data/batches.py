@@ -42,12 +42,6 @@ def batches(
         yield _take(part, waiting)
 
 
-def in_order(part: Part, batch_size: int) -> Iterator[Batch]:
-    """All rows as they stand, for evaluation."""
-    for first in range(0, part.rows, batch_size):
-        yield _take(part, slice(first, first + batch_size))
-
-
 def steps_per_epoch(rows: int, batch_size: int) -> int:
     return -(-rows // batch_size)
 

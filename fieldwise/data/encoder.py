@@ -25,6 +25,8 @@ from fieldwise.errors import BundleError, DataError
 
 MISSING, OTHER, FIRST = 0, 1, 2
 PAD = -1
+# How programs write that a number is missing.
+NO_NUMBER = frozenset(("NA", "N/A", "NaN", "nan", "null", "NULL", "None", "\\N"))
 
 
 @dataclass
@@ -48,7 +50,10 @@ class FieldCode:
         if self.field.kind == "set":
             return self._sets([None if t is None else t.split(self.field.separator) for t in texts])
         if self.field.kind == "numeric":
-            return self._numbers(np.array([_number(t, self.field.name) for t in texts], dtype=np.float64))
+            numbers = [as_number(text) for text in texts]
+            ids = self._numbers(np.array([math.nan if n is None else n for n in numbers], dtype=np.float64))
+            ids[[place for place, n in enumerate(numbers) if n is None]] = OTHER
+            return ids
         return np.array(self._categories(texts), dtype=np.int32)
 
     def _categories(self, texts: Sequence[str | None]) -> list[int]:
@@ -61,7 +66,7 @@ class FieldCode:
         ids = np.full((len(cells), self.width), PAD, dtype=np.int32)
         for row, cell in enumerate(cells):
             # Members count once, whatever their order and repetitions; unknown ones are one `other`.
-            members = dict.fromkeys(self._categories([m for m in cell or () if m])) or {MISSING: None}
+            members = dict.fromkeys(self._categories([text_of(m) for m in cell or () if m])) or {MISSING: None}
             kept = list(members)[: self.width]
             ids[row, : len(kept)] = kept
         return ids
@@ -222,17 +227,18 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
 
 
-def _number(text: str | None, name: str) -> float:
-    if not text:
+def as_number(text: str | None) -> float | None:
+    """The number of a text, NaN for a missing one, None for what is no number.
+
+    >>> as_number("1e3"), as_number("NA"), as_number("cheap")
+    (1000.0, nan, None)
+    """
+    if not text or text in NO_NUMBER:
         return math.nan
     try:
-        if "_" not in text:
-            return float(text)
+        return None if "_" in text else float(text)
     except ValueError:
-        pass
-    raise DataError(
-        f"field '{name}' is numeric, found {text[:40]!r}; make it categorical in the schema, or mend the value"
-    )
+        return None
 
 
 def _hash(text: str) -> int:

@@ -7,7 +7,7 @@ import gzip
 import io
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,12 +41,17 @@ def format_of(path: Path) -> str:
     return {"svm": "libsvm", "ffm": "libffm"}.get(ending, ending)
 
 
-def read(paths: Sequence[Path], columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+def read(
+    paths: Sequence[Path], columns: Sequence[str] | None = None, numbers: Collection[str] | None = None
+) -> Iterator[pa.Table]:
     """Chunks of the named columns (all without a name) of the files, one after the other, rows in order.
 
     Text files give text; parquet gives its own types. Files must have the same columns; a field that no line
-    of a libffm file has is missing in all of them.
+    of a libffm file has is missing in all of them. Which of a libsvm or libffm file's fields are `numbers` is
+    known once a schema is; without one the files themselves tell.
     """
+    if numbers is None:
+        numbers = number_fields(paths)
     names = column_names(paths[0])
     missing = [name for name in columns or () if name not in names]
     if missing and format_of(paths[0]) != "libffm":
@@ -57,7 +62,14 @@ def read(paths: Sequence[Path], columns: Sequence[str] | None = None) -> Iterato
             odd = sorted(set(names).symmetric_difference(found)) or ["their order"]
             raise DataError(f"files must have the same columns, found a difference in {odd[0]} ({paths[0]}, {path})")
     for path in paths:
-        yield from _read_one(path, list(columns or names))
+        yield from _read_one(path, list(columns or names), numbers)
+
+
+def number_fields(paths: Sequence[Path]) -> set[str]:
+    """The fields that are numbers in any of these libsvm and libffm files."""
+    sparse = [path for path in paths if path.is_file() and format_of(path) in ("libsvm", "libffm")]
+    fields = [item for path in sparse for item in _sparse_fields(path, format_of(path)).items()]
+    return {f"f{field}" for field, is_number in fields if is_number}
 
 
 def column_names(path: Path) -> list[str]:
@@ -103,13 +115,17 @@ def as_table(rows: Any) -> pa.Table:
 
 
 def text_of(value: object) -> str | None:
-    """The one spelling of a raw value: 3, 3.0 and "3" are the same category; NaN and "" are missing.
+    """The one spelling of a raw value: 3, 3.0, "3" and "3.0" are the same category; NaN and "" are missing.
 
-    >>> text_of(3.0), text_of("3"), text_of(0.5), text_of(float("nan")), text_of(True), text_of("")
+    A csv that another program wrote says True and 3.0 where a typed table holds a boolean and a number.
+
+    >>> text_of(3.0), text_of("3.0"), text_of(0.5), text_of(float("nan")), text_of("True"), text_of("")
     ('3', '3', '0.5', None, 'true', None)
     """
     if isinstance(value, str):
-        return str(value) or None
+        if value.endswith(".0") and value[:-2].removeprefix("-").isdecimal():
+            return str(value[:-2])
+        return {"True": "true", "False": "false"}.get(value, str(value)) or None
     if isinstance(value, np.generic):
         value = value.item()
     # pandas' NA refuses every comparison, even with itself.
@@ -176,12 +192,12 @@ def _pandas_column(column: Any) -> Any:
     return found if own else _plain_column(column.tolist())
 
 
-def _read_one(path: Path, columns: list[str]) -> Iterator[pa.Table]:
+def _read_one(path: Path, columns: list[str], numbers: Collection[str]) -> Iterator[pa.Table]:
     kind = format_of(path)
     if kind == "parquet":
         yield from _read_parquet(path, columns)
     elif kind in ("libsvm", "libffm"):
-        yield from _read_sparse(path, kind, columns)
+        yield from _read_sparse(path, kind, columns, numbers)
     else:
         yield from _read_delimited(path, kind, columns)
 
@@ -315,9 +331,11 @@ def _sparse_lines(path: Path) -> Iterator[tuple[int, str, list[list[str]]]]:
     try:
         with _open_text(path) as file:
             for number, line in enumerate(file, 1):
-                label, *entries = line.split() or [""]
-                if label:
-                    yield number, label, [entry.split(":") for entry in entries]
+                words = line.split()
+                if words:
+                    # Rows to predict may come without a label: what has a colon is an entry.
+                    label = "" if ":" in words[0] else words.pop(0)
+                    yield number, label, [entry.split(":") for entry in words]
     except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, OSError) as error:
         raise DataError(f"cannot read the file: {error} ({path})") from None
 
@@ -334,8 +352,10 @@ def _sparse_fields(path: Path, kind: str) -> dict[str, bool]:
     for number, _, entries in _sparse_lines(path):
         width = len(entries) if width is None else width
         if kind == "libsvm" and len(entries) != width:
+            way_out = "libffm, where entries name their field, takes lines of any length"
             raise DataError(
-                f"expected {width} features, one for each field, found {len(entries)} ({path}, line {number})"
+                f"expected {width} features, one for each field, found {len(entries)}; {way_out} "
+                f"({path}, line {number})"
             )
         for place, entry in enumerate(entries):
             if len(entry) != (3 if kind == "libffm" else 2):
@@ -356,8 +376,8 @@ def _sparse_fields(path: Path, kind: str) -> dict[str, bool]:
     return {field: field in numbers for field in order}
 
 
-def _read_sparse(path: Path, kind: str, columns: list[str]) -> Iterator[pa.Table]:
-    is_number = _sparse_fields(path, kind)
+def _read_sparse(path: Path, kind: str, columns: list[str], numbers: Collection[str]) -> Iterator[pa.Table]:
+    is_number = {field: f"f{field}" in numbers for field in _sparse_fields(path, kind)}
     names = ["label", *(f"f{field}" for field in is_number)]
     names += [name for name in columns if name not in names]
     positions = {field: position for position, field in enumerate(is_number, 1)}
@@ -377,9 +397,9 @@ def _read_sparse(path: Path, kind: str, columns: list[str]) -> Iterator[pa.Table
         yield _text_table(names, rows).select(columns)
 
 
-def _binary(label: str) -> str:
+def _binary(label: str) -> str | None:
     """libsvm writes the negative class as -1 or 0."""
-    return {"-1": "0", "+1": "1", "1.0": "1", "0.0": "0", "-1.0": "0"}.get(label, label)
+    return {"-1": "0", "+1": "1", "1.0": "1", "0.0": "0", "-1.0": "0"}.get(label, label) or None
 
 
 def _is_one(text: str) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fieldwise.data.encoder import texts_of
+from fieldwise.data.encoder import NO_NUMBER, texts_of
 from fieldwise.data.formats import is_list
 from fieldwise.data.schema import Field, Schema
 
@@ -70,11 +70,14 @@ def _numbers(texts: list[str]) -> list[float] | None:
         digits = text.lstrip("+-")
         if "_" in text or (len(digits) > 1 and digits[0] == "0" and digits[1].isdigit()):
             return None
+        if text in NO_NUMBER:
+            numbers.append(math.nan)
+            continue
         try:
             numbers.append(float(text))
         except ValueError:
             return None
-    return numbers or None
+    return numbers if any(number == number for number in numbers) else None
 
 
 def _separator(texts: list[str]) -> str:

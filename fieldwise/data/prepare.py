@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from fieldwise.data.dataset import PARTS, array_file, write_facts
 from fieldwise.data.encoder import (
     Encoder,
     FieldCode,
+    as_number,
     fit_thresholds,
     fit_vocabulary,
     log_square,
@@ -63,24 +64,30 @@ def prepare(
     schema: Schema | None = None,
     split: Split | None = None,
     weight: str = "",
+    drop: Collection[str] = (),
     force: bool = False,
     progress: Progress = lambda step, rows: None,
+    names: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Writes the prepared folder `out` and returns its facts.
 
     `sources` holds rows for `train` and, where they are given apart, `valid` and `test`; without them the
-    training rows are split.
+    training rows are split. Without a schema all columns but those to `drop` may become fields. `names` say
+    where the rows of a source come from, for errors.
     """
     split = split or Split()
-    with whole_folder(out, force) as folder:
+    if split.by and set(sources) != {"train"}:
+        raise ConfigError("--split-by splits the training rows; leave it out where --valid or --test are given")
+    names = {source: f"the {source} rows" for source in sources} | dict(names or {})
+    notes: list[str] = []
+    with whole_folder(out, "data.json", force) as folder:
         stage = folder / "stage"
         stage.mkdir()
         columns = [*schema.names] if schema else None
-        rows, positives = _stage(sources, stage, label, weight, columns, split, progress)
-        notes: list[str] = []
+        rows, positives = _stage(sources, stage, label, weight, columns, drop, split, progress, names, notes)
         if schema is None:
-            by = split.by if set(sources) == {"train"} else ""
-            schema, notes = _infer(stage, label, weight, by)
+            schema, left_out = _infer(stage, label, weight, split.by)
+            notes += left_out
         schema = replace(schema, label=label, weight=weight)
         (folder / "schema.toml").write_text(schema.to_toml(), encoding="utf-8")
         encoder = fit_encoder(schema, stage / "train.parquet", progress)
@@ -103,11 +110,14 @@ def _stage(
     label: str,
     weight: str,
     columns: list[str] | None,
+    drop: Collection[str],
     split: Split,
     progress: Progress,
+    names: Mapping[str, str],
+    notes: list[str],
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Writes the parts as parquet, label checked; returns their rows and positives."""
-    assign = _assigner(sources, split) if set(sources) == {"train"} else None
+    assign = _assigner(sources, split, notes) if set(sources) == {"train"} else None
     rows: dict[str, int] = dict.fromkeys(PARTS, 0)
     positives: dict[str, int] = dict.fromkeys(PARTS, 0)
     with ExitStack() as stack:
@@ -115,7 +125,8 @@ def _stage(
         for source, read in sources.items():
             passed = 0
             for chunk in read():
-                staged = _labelled(chunk, label, weight, columns, passed, source)
+                wanted = columns or [n for n in chunk.column_names if n not in (label, weight, *drop)]
+                staged = _labelled(chunk, label, weight, wanted, passed, names[source])
                 parts = np.full(len(staged), PARTS.index(source)) if assign is None else assign(chunk, passed)
                 passed += len(staged)
                 for number, part in enumerate(PARTS):
@@ -125,41 +136,35 @@ def _stage(
                     if part not in writers:
                         writer = parquet.ParquetWriter(stage / f"{part}.parquet", own.schema, compression="snappy")
                         writers[part] = stack.enter_context(writer)
-                    writers[part].write_table(_cast(own, writers[part].schema, source))
+                    writers[part].write_table(_cast(own, writers[part].schema, names[source]))
                     rows[part] += len(own)
                     positives[part] += int(own[LABEL].to_numpy().sum())
                 progress("reading", passed)
     if not rows["train"]:
-        raise DataError("there are no training rows: the file is empty, or the split leaves none")
+        raise DataError(f"there are no training rows: the file has none, or the split leaves none ({names['train']})")
     if positives["train"] in (0, rows["train"]):
         only = 1 if positives["train"] else 0
         raise DataError(
-            f"label '{label}' is always {only} in the {rows['train']} training rows; a model needs both 0 and 1"
+            f"label '{label}' is always {only} in the {rows['train']} training rows; a model needs both 0 and 1 "
+            f"({names['train']})"
         )
     return {p: n for p, n in rows.items() if n}, {p: positives[p] for p, n in rows.items() if n}
 
 
-def _labelled(
-    chunk: pa.Table, label: str, weight: str, columns: list[str] | None, passed: int, source: str
-) -> pa.Table:
-    for name in (label, *([weight] if weight else ())):
+def _labelled(chunk: pa.Table, label: str, weight: str, names: list[str], passed: int, source: str) -> pa.Table:
+    for name in (label, *([weight] if weight else ()), *names):
         if name not in chunk.column_names:
             known = ", ".join(chunk.column_names)
-            raise DataError(f"column '{name}' is missing in the {source} rows; they have: {known}")
-    if columns is not None:
-        missing = [name for name in columns if name not in chunk.column_names]
-        if missing:
-            raise DataError(f"column '{missing[0]}' of the schema is missing in the {source} rows")
-    names = columns or [name for name in chunk.column_names if name not in (label, weight)]
+            raise DataError(f"column '{name}' is missing; there are: {known} ({source})")
     if not names:
-        raise DataError(f"there is no column beside '{label}' to predict it from in the {source} rows")
+        raise DataError(f"there is no column beside '{label}' to predict it from ({source})")
     for name in names:
         if name in (LABEL, WEIGHT):
-            raise DataError(f"the name '{name}' is taken by fieldwise itself; rename that column of the {source} rows")
+            raise DataError(f"the name '{name}' is taken by fieldwise itself; rename that column ({source})")
     kept = pa.table([_plain(chunk[name]) for name in names], names=names)
-    kept = kept.append_column(LABEL, pa.array(read_labels(chunk[label], label, passed)))
+    kept = kept.append_column(LABEL, pa.array(read_labels(chunk[label], label, passed, source)))
     if weight:
-        kept = kept.append_column(WEIGHT, pa.array(_read_weights(chunk[weight], weight, passed)))
+        kept = kept.append_column(WEIGHT, pa.array(read_weights(chunk[weight], weight, passed, source)))
     return kept
 
 
@@ -192,7 +197,8 @@ def _cast(rows: pa.Table, schema: pa.Schema, source: str) -> pa.Table:
         ) from None
 
 
-def _read_weights(column: pa.ChunkedArray, name: str, passed: int) -> NDArray[np.float32]:
+def read_weights(column: pa.ChunkedArray, name: str, passed: int = 0, source: str = "the rows") -> NDArray[np.float32]:
+    """Weights of 0 or more; anything else is refused with its row."""
     texts, places = texts_of(column)
     weights = np.array([_weight(text) for text in texts])[places]
     wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
@@ -200,7 +206,7 @@ def _read_weights(column: pa.ChunkedArray, name: str, passed: int) -> NDArray[np
         found = texts[places[wrong[0]]]
         shown = "nothing" if found is None else repr(found[:40])
         raise DataError(
-            f"weights must be numbers of 0 or more, found {shown} (column '{name}', row {passed + wrong[0] + 1})"
+            f"weights must be numbers of 0 or more, found {shown} in '{name}' ({source}, row {passed + wrong[0] + 1})"
         )
     return weights.astype(np.float32)
 
@@ -212,7 +218,9 @@ def _weight(text: str | None) -> float:
         return math.nan
 
 
-def read_labels(column: pa.ChunkedArray, name: str = "label", passed: int = 0) -> NDArray[np.uint8]:
+def read_labels(
+    column: pa.ChunkedArray, name: str = "label", passed: int = 0, source: str = "the rows"
+) -> NDArray[np.uint8]:
     """0/1 of a label column, whatever its type; anything else is refused with its row."""
     texts, places = texts_of(column)
     codes = np.array([_label(text) for text in texts], dtype=np.int8)[places]
@@ -220,7 +228,7 @@ def read_labels(column: pa.ChunkedArray, name: str = "label", passed: int = 0) -
         row = int(np.flatnonzero(codes < 0)[0])
         found = texts[places[row]]
         shown = "nothing" if found is None else repr(found[:40])
-        raise DataError(f"label '{name}' must be 0 or 1, found {shown} (row {passed + row + 1})")
+        raise DataError(f"label '{name}' must be 0 or 1, found {shown} ({source}, row {passed + row + 1})")
     return codes.astype(np.uint8)
 
 
@@ -228,7 +236,9 @@ def _label(text: str | None) -> int:
     return {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1, "False": 0, "True": 1}.get(text or "", -1)
 
 
-def _assigner(sources: Mapping[str, Rows], split: Split) -> Callable[[pa.Table, int], NDArray[np.int64]]:
+def _assigner(
+    sources: Mapping[str, Rows], split: Split, notes: list[str]
+) -> Callable[[pa.Table, int], NDArray[np.int64]]:
     """A function from a chunk and the rows before it to the part number of each of its rows."""
     edges = np.cumsum(split.shares)[:2]
     if not split.by:
@@ -252,7 +262,7 @@ def _assigner(sources: Mapping[str, Rows], split: Split) -> Callable[[pa.Table, 
     if not counts:
         bounds = np.floor(edges * total + 1e-9)
         return lambda chunk, passed: np.searchsorted(bounds, np.arange(passed, passed + len(chunk)), side="right")
-    part_of = _parts_by_value(counts, edges)
+    part_of = _parts_by_value(counts, edges, split.by, notes)
 
     def by_value(chunk: pa.Table, passed: int) -> NDArray[np.int64]:
         texts, places = texts_of(chunk[split.by])
@@ -261,7 +271,7 @@ def _assigner(sources: Mapping[str, Rows], split: Split) -> Callable[[pa.Table, 
     return by_value
 
 
-def _parts_by_value(counts: dict[str, int], edges: NDArray[np.float64]) -> dict[str, int]:
+def _parts_by_value(counts: dict[str, int], edges: NDArray[np.float64], by: str, notes: list[str]) -> dict[str, int]:
     """Values named after the parts name them; others are put in order and cut where the shares say."""
     if set(counts) <= set(PARTS):
         return {value: PARTS.index(value) for value in counts}
@@ -269,6 +279,9 @@ def _parts_by_value(counts: dict[str, int], edges: NDArray[np.float64]) -> dict[
         ordered = sorted(counts, key=lambda value: float(value or "-inf"))
     except ValueError:
         ordered = sorted(counts)
+        notes.append(
+            f"--split-by {by}: put in order as text, from '{ordered[0]}' to '{ordered[-1]}'; is that time's order?"
+        )
     before = np.cumsum([0, *(counts[value] for value in ordered)])[:-1] / sum(counts.values())
     return dict(zip(ordered, np.searchsorted(edges, before + 1e-9, side="right").tolist(), strict=True))
 
@@ -305,8 +318,23 @@ def fit_encoder(schema: Schema, staged: Path, progress: Progress = lambda step, 
     return Encoder(schema, codes)
 
 
+def _check_numbers(field: Field, base: Any, source: str, column: str) -> None:
+    """A training text that is no number is a mistake in the schema; later ones are the field's `other`."""
+    query = (
+        f"SELECT DISTINCT {column} FROM {source} WHERE TRY_CAST({column} AS DOUBLE) IS NULL AND {column} IS NOT NULL"
+    )
+    for (text,) in base.sql(query + " LIMIT 100").fetchall():
+        if as_number(text_of(text)) is None:
+            way_out = "make it categorical in the schema, or mend the value"
+            raise DataError(
+                f"field '{field.name}' is numeric, found {str(text)[:40]!r} in the training rows; {way_out}"
+            )
+
+
 def _fit(field: Field, base: Any, source: str, column: str) -> FieldCode:
     none = np.empty(0)
+    if field.kind == "numeric":
+        _check_numbers(field, base, source, column)
     if field.kind == "numeric" and field.buckets == "explicit":
         return FieldCode(field, {}, fit_thresholds(field, none, none.astype(np.int64)))
     if field.kind == "numeric":

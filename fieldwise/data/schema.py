@@ -14,6 +14,8 @@ from fieldwise.errors import ConfigError, unknown
 from fieldwise.toml import dumps
 
 KINDS = ("categorical", "numeric", "set")
+# Ids are int32, and two of them are taken.
+LARGEST_HASH = 2**31 - 3
 BUCKETS = ("quantile", "count", "log-square", "explicit")
 LEAST = {"min_count": 1, "hash_buckets": 0, "max_values": 1, "max_buckets": 2, "bucket_count": 1}
 
@@ -112,6 +114,10 @@ class Field:
             if getattr(self, setting) < least:
                 found = getattr(self, setting)
                 raise ConfigError(f"field '{self.name}': {setting} must be at least {least}, found {found}")
+        if self.hash_buckets > LARGEST_HASH:
+            raise ConfigError(
+                f"field '{self.name}': hash_buckets must be at most {LARGEST_HASH}, found {self.hash_buckets}"
+            )
         if self.kind == "set" and not self.separator:
             raise ConfigError(f"field '{self.name}': a set needs a separator, found an empty one")
         rising = all(low < high for low, high in itertools.pairwise(self.thresholds))
@@ -149,6 +155,11 @@ class Schema:
     @property
     def ordered(self) -> tuple[int, ...]:
         return tuple(number for number, field in enumerate(self.fields) if field.ordered)
+
+    @property
+    def numbers(self) -> set[str]:
+        """The names of the numeric fields."""
+        return {field.name for field in self.fields if field.kind == "numeric"}
 
     def to_toml(self) -> str:
         """The schema as text; settings that keep their default are left out."""

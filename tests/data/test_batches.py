@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fieldwise.data.batches import Batch, batches, in_order, steps_per_epoch
+from fieldwise.data.batches import Batch, batches, steps_per_epoch
 from fieldwise.data.dataset import Part
 
 
@@ -66,7 +66,7 @@ def test_blocks_are_read_in_long_stretches() -> None:
 
 def test_labels_and_weights_stay_with_their_rows() -> None:
     part = numbered(50, weighted=True)
-    for batch in [*batches(part, 7, 0, 0), *in_order(part, 7)]:
+    for batch in batches(part, 7, 0, 0):
         rows = batch.ids[:, 0] // 2
         assert batch.labels.dtype == np.float32
         assert batch.labels.tolist() == (rows % 3 == 0).tolist()
@@ -75,17 +75,11 @@ def test_labels_and_weights_stay_with_their_rows() -> None:
     assert next(batches(numbered(5), 2, 0, 0)).weights is None
 
 
-def test_in_order() -> None:
-    found = list(in_order(numbered(10), 4))
-    assert rows_of(found).tolist() == list(range(10))
-    assert [len(batch.labels) for batch in found] == [4, 4, 2]
-
-
 def test_batches_are_copies() -> None:
     """Whoever changes a batch does not change the rows on disk."""
     part = numbered(4)
-    for batch in (next(batches(part, 4, 0, 0)), next(in_order(part, 4))):
-        batch.ids[:] = -1
-        batch.labels[:] = 9
+    batch = next(batches(part, 4, 0, 0))
+    batch.ids[:] = -1
+    batch.labels[:] = 9
     assert part.ids.min() == 0
     assert part.labels.max() == 1
