@@ -1,4 +1,4 @@
-"""The starting values that the paper compares (section 4.2, paper-facts in docs/paper-choices.md)."""
+"""The starting values that the paper compares (section 4.2)."""
 
 from __future__ import annotations
 

@@ -312,7 +312,7 @@ def test_quantile_buckets_hold_no_more_than_their_share(values: list[float], mos
 
 
 def test_count_thresholds_by_hand() -> None:
-    """A threshold whenever more than T rows have passed since the last (paper-facts 3.2)."""
+    """A threshold whenever more than T rows have passed since the last, as for the paper's Criteo data."""
     field = Field("x", "numeric", buckets="count", bucket_count=3)
     values = np.array([0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
     assert fit_thresholds(field, values, np.array([2, 1, 1, 4, 1, 9])).tolist() == [2, 3]
