@@ -11,11 +11,14 @@ from __future__ import annotations
 import sys
 import time
 
+# isort: off
+import fieldwise  # noqa: F401  before torch: it sets how long torch's threads spin
+# isort: on
+
 import numpy as np
 import torch
 from torch.nn import functional
 
-import fieldwise  # noqa: F401  first: it sets how long torch's threads spin
 from fieldwise.data.schema import Layout
 from fieldwise.models import build
 from fieldwise.optim import make_optimizer
