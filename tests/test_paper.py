@@ -116,7 +116,7 @@ def made(name: str, like: Model | None = None, **settings: Any) -> Model:
     return model
 
 
-def equal(a: Tensor, b: Tensor) -> None:
+def assert_equal(a: Tensor, b: Tensor) -> None:
     torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 
@@ -124,7 +124,7 @@ def equal(a: Tensor, b: Tensor) -> None:
 def test_kfm_with_identity_kernels_is_fm(kernel: str) -> None:
     fm = made("fm")
     kfm = made("kfm", fm, kernel=kernel)
-    equal(kfm(IDS), fm(IDS))
+    assert_equal(kfm(IDS), fm(IDS))
     with torch.no_grad():
         kfm.branches[0].interaction.kernel.entries.mul_(2)
     assert not torch.allclose(kfm(IDS), fm(IDS))
@@ -134,7 +134,7 @@ def test_ffm_with_tied_vectors_is_fm() -> None:
     fm, ffm = made("fm"), made("ffm")
     tied = {key: value.repeat(1, 3) if key.startswith("embedding") else value for key, value in fm.state_dict().items()}
     ffm.load_state_dict(tied)
-    equal(ffm(IDS), fm(IDS))
+    assert_equal(ffm(IDS), fm(IDS))
 
 
 def test_deepfm_with_a_zeroed_dnn_is_fm() -> None:
@@ -146,10 +146,10 @@ def test_deepfm_with_a_zeroed_dnn_is_fm() -> None:
     fm = made("fm")
     own = {key: value for key, value in deepfm.state_dict().items() if not key.startswith("branches")}
     fm.load_state_dict(own | {"linear.bias": torch.zeros(())})
-    equal(deepfm(IDS), fm(IDS))
+    assert_equal(deepfm(IDS), fm(IDS))
     with torch.no_grad():
         deepfm.branches[1].classifier.layers[-1].bias.fill_(2)
-    equal(deepfm(IDS), fm(IDS) + 2)
+    assert_equal(deepfm(IDS), fm(IDS) + 2)
 
 
 def test_deepfm_is_fm_and_fnn_on_the_same_vectors() -> None:
@@ -159,7 +159,7 @@ def test_deepfm_is_fm_and_fnn_on_the_same_vectors() -> None:
     fm.load_state_dict(shared | {"linear.bias": torch.zeros(())})
     deep = {key.replace("branches.1", "branches.0"): value for key, value in state.items() if "branches.1" in key}
     fnn.load_state_dict(deep | {key: value for key, value in shared.items() if key.startswith("embedding")})
-    equal(deepfm(IDS), fm(IDS) + fnn(IDS))
+    assert_equal(deepfm(IDS), fm(IDS) + fnn(IDS))
 
 
 @pytest.mark.parametrize("kernel", ["mat", "vec", "num"])
@@ -170,7 +170,7 @@ def test_kpnn_with_identity_kernels_is_ipnn(kernel: str, product_norm: bool) -> 
     kernels = {key: value for key, value in kpnn.state_dict().items() if "kernel" in key}
     kpnn.load_state_dict(ipnn.state_dict() | kernels)
     assert not torch.allclose(kpnn(IDS), ipnn(IDS))
-    equal(made("kpnn", ipnn, product_norm=product_norm, kernel=kernel)(IDS), ipnn(IDS))
+    assert_equal(made("kpnn", ipnn, product_norm=product_norm, kernel=kernel)(IDS), ipnn(IDS))
 
 
 def test_afm_with_even_attention_is_fm_by_the_number_of_pairs() -> None:
@@ -178,8 +178,8 @@ def test_afm_with_even_attention_is_fm_by_the_number_of_pairs() -> None:
     for settings in ({"temperature": math.inf}, {"temperature": 1e15, "project": False}):
         afm = made("afm", fm, **settings)
         found = afm.lookup(IDS)
-        equal(afm.branches[0](found["vectors"]), fm.branches[0](found["vectors"]) / 6)
-        equal(afm(IDS) - afm.linear(found["linear"]), (fm(IDS) - fm.linear(found["linear"])) / 6)
+        assert_equal(afm.branches[0](found["vectors"]), fm.branches[0](found["vectors"]) / 6)
+        assert_equal(afm(IDS) - afm.linear(found["linear"]), (fm(IDS) - fm.linear(found["linear"])) / 6)
 
 
 def test_afm_attends_unevenly() -> None:
@@ -188,7 +188,7 @@ def test_afm_attends_unevenly() -> None:
     v = afm.lookup(IDS)["vectors"]
     pool = afm.branches[0].interaction
     attention = pool.attention(v[:, pool.first] * v[:, pool.second])
-    equal(attention.sum(dim=1), torch.ones(4, dtype=torch.float64))
+    assert_equal(attention.sum(dim=1), torch.ones(4, dtype=torch.float64))
     assert attention.std(dim=1).min() > 0.01
 
 
@@ -207,7 +207,7 @@ def test_a_pairs_network_depends_only_on_its_two_fields(name: str, option: str) 
 def test_rows_in_another_order_give_the_same_logits_in_that_order(name: str) -> None:
     model = made(name)
     order = torch.tensor([2, 0, 3, 1])
-    equal(model(IDS[order]), model(IDS)[order])
+    assert_equal(model(IDS[order]), model(IDS)[order])
 
 
 def test_nifm_adds_its_pairs_and_pin_weighs_them() -> None:
@@ -219,7 +219,7 @@ def test_nifm_adds_its_pairs_and_pin_weighs_them() -> None:
     ones = {last + "weight": torch.ones(1, 6), last + "bias": torch.zeros(1)}
     pin.load_state_dict(state | ones)
     v = nifm.lookup(IDS)
-    equal(pin(IDS), nifm(IDS) - nifm.linear(v["linear"]))
+    assert_equal(pin(IDS), nifm(IDS) - nifm.linear(v["linear"]))
 
 
 @pytest.mark.parametrize("kernel", ["mat", "vec", "num"])

@@ -57,16 +57,18 @@ def test_any_number_of_runs(count: int) -> None:
 
 
 def test_curves_of_runs_that_have_only_begun() -> None:
-    elements(training_curves({"nothing": [], "no valid": log(), "one": log(1), "lost": log(3, "valid", "log_loss")}))
-    elements(training_curves({"nan": [{"event": "valid", "rows": 10, "log_loss": math.nan}] * 9}))
-    elements(training_curves({"none": [{"event": "valid", "rows": 10, "log_loss": None}]}))
+    assert elements(
+        training_curves({"nothing": [], "no valid": log(), "one": log(1), "lost": log(3, "valid", "log_loss")})
+    )
+    assert elements(training_curves({"nan": [{"event": "valid", "rows": 10, "log_loss": math.nan}] * 9}))
+    assert elements(training_curves({"none": [{"event": "valid", "rows": 10, "log_loss": None}]}))
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.05, 1e-4])
 def test_reliability_from_common_to_rare(scale: float) -> None:
     run = bins(scale)
     run["observed"][0] = 0.0
-    elements(reliability_diagram({"pin": run}))
+    assert elements(reliability_diagram({"pin": run}))
 
 
 def test_a_run_keeps_its_colour_when_another_is_unfinished() -> None:
@@ -77,7 +79,9 @@ def test_a_run_keeps_its_colour_when_another_is_unfinished() -> None:
 
 def test_reliability_of_constant_and_zero_predictions() -> None:
     for value in (0.0, 0.3, 1.0):
-        elements(reliability_diagram({"flat": {"predicted": [value] * 3, "observed": [value] * 3, "weight": [1] * 3}}))
+        assert elements(
+            reliability_diagram({"flat": {"predicted": [value] * 3, "observed": [value] * 3, "weight": [1] * 3}})
+        )
 
 
 @pytest.mark.parametrize("fields", [1, 2, 7, 12, 39])
@@ -88,14 +92,14 @@ def test_heat_maps_of_any_size(fields: int) -> None:
 
 def test_a_heat_map_leaves_its_matrix_alone_and_bears_zeros() -> None:
     matrix = np.zeros((3, 3))
-    elements(heat_map(matrix, ["a", "b", "c"], "lr"))
+    assert elements(heat_map(matrix, ["a", "b", "c"], "lr"))
     assert not matrix.any()
 
 
 def test_wild_names_are_drawn() -> None:
-    elements(heat_map(np.ones((len(WILD), len(WILD))), WILD, 'all "of" <them> & $more'))
-    elements(training_curves({name: both() for name in WILD}))
-    elements(reliability_diagram({name: bins() for name in WILD}))
+    assert elements(heat_map(np.ones((len(WILD), len(WILD))), WILD, 'all "of" <them> & $more'))
+    assert elements(training_curves({name: both() for name in WILD}))
+    assert elements(reliability_diagram({name: bins() for name in WILD}))
 
 
 def test_long_names_keep_both_ends() -> None:
