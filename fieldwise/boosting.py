@@ -43,7 +43,7 @@ class Boosting(Run):
         began, valid = time.monotonic(), self.valid
         for logits in self.model.boost(self.part, valid, self.config.seed):
             self.at["step"] += 1
-            loss = metrics.log_loss(valid.labels, metrics.sigmoid(logits), valid.weights)
+            loss = metrics.log_loss(valid.labels, metrics.sigmoid(logits + self.offset), valid.weights)
             if not math.isfinite(loss):
                 raise TrainingError(f"the loss is {loss} at round {self.at['step']}; lower model.lr")
             if loss < self.at["best_loss"]:

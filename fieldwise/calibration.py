@@ -16,16 +16,21 @@ KINDS = ("none", "shift", "platt", "isotonic")
 
 @dataclass(frozen=True)
 class Calibration:
-    """probability = curve(sigmoid(slope * logit + shift)), the curve piecewise linear, or absent."""
+    """probability = curve(sigmoid(slope * (logit + offset) + shift)), the curve piecewise linear, or absent.
+
+    `offset` is ln r where training kept a share r of its negatives: p becomes p / (p + (1 - p) / r), which is the
+    probability among all rows.
+    """
 
     kind: str = "none"
     slope: float = 1.0
     shift: float = 0.0
     curve_x: tuple[float, ...] = ()
     curve_y: tuple[float, ...] = ()
+    offset: float = 0.0
 
     def probabilities(self, logits: NDArray[Any]) -> NDArray[np.float64]:
-        p = sigmoid(self.slope * np.asarray(logits, dtype=np.float64) + self.shift)
+        p = sigmoid(self.slope * (np.asarray(logits, dtype=np.float64) + self.offset) + self.shift)
         return np.interp(p, self.curve_x, self.curve_y) if self.curve_x else p
 
     def to_json(self) -> dict[str, Any]:
@@ -42,8 +47,14 @@ class Calibration:
             raise BundleError(f"the calibration is damaged: {error}") from None
 
 
-def fit(kind: str, labels: NDArray[Any], logits: NDArray[Any], weights: NDArray[Any] | None = None) -> Calibration:
-    """The calibration of that kind with the least log loss on these rows; none where one class is missing.
+def fit(
+    kind: str,
+    labels: NDArray[Any],
+    logits: NDArray[Any],
+    weights: NDArray[Any] | None = None,
+    offset: float = 0.0,
+) -> Calibration:
+    """The calibration of that kind with the least log loss on these rows; the offset alone where one class is missing.
 
     `shift` moves all logits, so that the mean prediction is the observed rate; `platt` also scales them;
     `isotonic` fits a rising curve (needs a few thousand rows).
@@ -53,15 +64,16 @@ def fit(kind: str, labels: NDArray[Any], logits: NDArray[Any], weights: NDArray[
     y = np.asarray(labels, dtype=np.float64)
     w = np.ones(len(y)) if weights is None else np.asarray(weights, dtype=np.float64)
     if kind == "none" or not (w * y).sum() or not (w * (1 - y)).sum():
-        return Calibration()
-    x = np.asarray(logits, dtype=np.float64)
+        return Calibration(offset=offset)
+    x = np.asarray(logits, dtype=np.float64) + offset
     if kind in ("shift", "platt"):
         slope, shift = _newton(x, y, w, scale=kind == "platt")
-        return Calibration(kind, slope, shift)
+        return Calibration(kind, slope, shift, offset=offset)
     from sklearn.isotonic import IsotonicRegression
 
     curve = IsotonicRegression(y_min=1e-6, y_max=1 - 1e-6, out_of_bounds="clip").fit(sigmoid(x), y, sample_weight=w)
-    return Calibration(kind, 1.0, 0.0, tuple(curve.X_thresholds_.tolist()), tuple(curve.y_thresholds_.tolist()))
+    bends = tuple(curve.X_thresholds_.tolist()), tuple(curve.y_thresholds_.tolist())
+    return Calibration(kind, 1.0, 0.0, *bends, offset)
 
 
 # A slope is drawn to 1 as if so many rows spoke for it: a handful of separable rows must not make it infinite.

@@ -83,7 +83,13 @@ def prepare(
     test: Annotated[Path | None, typer.Option(help="Test rows in a file of their own.")] = None,
     weight: Annotated[str, typer.Option(help="A column of row weights.")] = "",
     drop: Annotated[list[str] | None, typer.Option(help="A column that is no field; may be given again.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the random split.")] = 0,
+    keep_negatives: Annotated[
+        float, typer.Option(help="Share of the negatives that training rows keep; probabilities stay true.")
+    ] = 1.0,
+    gbdt_leaves: Annotated[
+        int, typer.Option(help="Add the leaves of so many boosted trees of depth 7 as fields, such as 30.")
+    ] = 0,
+    seed: Annotated[int, typer.Option(help="Of the random split and the kept negatives.")] = 0,
     force: Force = False,
     json: Json = False,
 ) -> None:
@@ -112,7 +118,20 @@ def prepare(
     names = {part: ", ".join(map(str, paths)) for part, paths in given.items()}
     with counting("preparing", json) as progress:
         shares = room.Split(_shares(split), split_by, seed)
-        facts = room.prepare(sources, folder, label, written, shares, weight, drop or (), force, progress, names)
+        facts = room.prepare(
+            sources,
+            folder,
+            label,
+            written,
+            shares,
+            weight,
+            drop or (),
+            force,
+            progress,
+            names,
+            keep_negatives,
+            gbdt_leaves,
+        )
     if json:
         print_json(facts)
         return

@@ -88,11 +88,11 @@ class Predictor:
             raise BundleError(
                 f"the prepared folder has no part '{part}'; it has: {', '.join(dataset.parts)} ({folder})"
             )
-        same = dataset.layout == self.encoder.layout and all(
-            (self.bundle.path / "encoder" / name).read_bytes() == (folder / "encoder" / name).read_bytes()
-            for name in ("vocabulary.parquet", "encoder.json")
-        )
-        if not same:
+        if _files(self.bundle.path / "encoder") != _files(folder / "encoder"):
             raise BundleError(f"the folder was prepared with another encoder; evaluate the raw file instead ({folder})")
         rows = dataset.parts[part]
         return metrics.evaluate(rows.labels, self.probabilities(rows.ids), rows.weights)
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}

@@ -41,6 +41,8 @@ class Run:
         self.dataset, self.out = dataset, out
         self.part, self.valid = dataset.parts["train"], dataset.parts["valid"]
         self.config, self.settings = config, config.train
+        # Held-out parts have all of their negatives; a model trained on a share r of them is ln r too high there.
+        self.offset = math.log(dataset.negatives_kept)
         self.at: dict[str, Any] = {
             "step": 0,
             "best_loss": math.inf,
@@ -87,7 +89,7 @@ class Run:
         return {"step": self.at["step"], "rows": rows}
 
     def _measured(self, logits: NDArray[np.float32]) -> dict[str, Any]:
-        found = metrics.evaluate(self.valid.labels, metrics.sigmoid(logits), self.valid.weights)
+        found = metrics.evaluate(self.valid.labels, metrics.sigmoid(logits + self.offset), self.valid.weights)
         found.pop("reliability")
         return found
 
@@ -109,7 +111,7 @@ class Run:
         self._take_best()
         valid = self.valid
         logits = score(self.model, valid.ids)
-        fitted = calibration.fit(self.settings.calibration, valid.labels, logits, valid.weights)
+        fitted = calibration.fit(self.settings.calibration, valid.labels, logits, valid.weights, self.offset)
         report: dict[str, Any] = {
             "model": self.config.model,
             "parameters": self.model.size,
@@ -139,7 +141,7 @@ class Run:
 
     def _pair_strength(self, valid: Part) -> dict[str, Any]:
         strength = pair_strength(lambda ids: score(self.model, ids), valid.ids, self.dataset.layout, rows=128)
-        return {"fields": self.dataset.schema.names, "matrix": strength.round(6).tolist()}
+        return {"fields": self.dataset.names, "matrix": strength.round(6).tolist()}
 
 
 def held_out(model: Scorer, part: Part, fitted: calibration.Calibration) -> dict[str, Any]:

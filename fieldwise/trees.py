@@ -1,14 +1,7 @@
 """GBDT, a neighbour of the networks with the same face: ids (n, C) -> logits (n,), through XGBoost.
 
-Trees read the ids of the same encoder, so that a value never seen is `other` and nothing can fail on it:
-
-- a number is its bucket, an ordered number; the missing id is NaN, for which each split learns a side;
-- a category of a field with at most `categories` ids is one of XGBoost's own categories: a split sends a set of them
-  left; in a larger field it is its id, which is its rank by frequency, in at most `bins` steps;
-- a set is the count of its members, and a 0/1 column for each of its first `members` ids: missing, other, and then
-  the most frequent ones (of a hashed field, just some).
-
-All training rows are held in memory as float32.
+Trees read the ids of the same encoder, so that a value never seen is `other` and nothing can fail on it;
+data/tabular.py says how. All training rows are held in memory as float32.
 """
 
 from __future__ import annotations
@@ -21,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldwise.data.dataset import Part
-from fieldwise.data.encoder import MISSING
 from fieldwise.data.schema import Layout
+from fieldwise.data.tabular import Features, load_xgboost
 from fieldwise.errors import BundleError, ConfigError
 
 # The least value of each option that has one.
@@ -93,48 +86,17 @@ class Trees:
         self, layout: Layout, settings: dict[str, Any], rounds: int, patience: int, categories: int, members: int
     ) -> None:
         self.layout, self.settings, self.rounds, self.patience = layout, settings, rounds, patience
-        self.categories, self.members = categories, members
-        self.xgboost = _xgboost()
+        self.features = Features(layout, categories, members)
+        self.xgboost = load_xgboost("model gbdt")
         self.booster: Any = None
-
-    def features(self, ids: NDArray[np.int32]) -> NDArray[np.float32]:
-        """ids (n, C) -> what the trees read, (n, H), as the module's first lines say."""
-        found = np.empty((len(ids), len(self.kinds)), dtype=np.float32)
-        place = first = 0
-        for field, width in enumerate(self.layout.widths):
-            own = ids[:, first : first + width]
-            first += width
-            columns = iter([own[:, 0]]) if width == 1 else self._set_columns(own, self._members(field))
-            for column in columns:
-                found[:, place] = column
-                place += 1
-            if field in self.layout.ordered:
-                found[own[:, 0] == MISSING, place - 1] = np.nan
-        return found
-
-    def _set_columns(self, own: NDArray[np.int32], members: int) -> Iterator[NDArray[Any]]:
-        """The count of a set's members, and whether it has each of the first few: ids (n, width) -> (n,) each."""
-        yield (own > MISSING).sum(axis=1)
-        for member in range(members):
-            yield (own == member).any(axis=1)
-
-    @property
-    def kinds(self) -> list[str]:
-        """XGBoost's types of the features: c for categories, q for quantities, i for indicators."""
-        kinds = []
-        for field, size in enumerate(self.layout.sizes):
-            if self.layout.widths[field] > 1:
-                kinds += ["q"] + ["i"] * self._members(field)
-            else:
-                kinds.append("q" if field in self.layout.ordered or size > self.categories else "c")
-        return kinds
-
-    def _members(self, field: int) -> int:
-        return min(self.members, self.layout.sizes[field])
 
     def boost(self, part: Part, valid: Part, seed: int) -> Iterator[NDArray[np.float32]]:
         """Adds a tree at a time, and yields the logits of the validation rows after each."""
-        facts = {"feature_types": self.kinds, "enable_categorical": True, "nthread": self.settings["nthread"] or None}
+        facts = {
+            "feature_types": self.features.kinds,
+            "enable_categorical": True,
+            "nthread": self.settings["nthread"] or None,
+        }
         rows = self.xgboost.QuantileDMatrix(
             self.features(part.ids),
             label=part.labels,
@@ -175,11 +137,3 @@ class Trees:
             self.booster.load_model(path)
         except self.xgboost.core.XGBoostError as error:
             raise BundleError(f"the trees are damaged: {str(error).splitlines()[0]} ({path})") from None
-
-
-def _xgboost() -> Any:
-    try:
-        import xgboost
-    except ImportError:
-        raise ConfigError("model gbdt needs XGBoost, which is not installed: pip install fieldwise[gbdt]") from None
-    return xgboost

@@ -49,8 +49,8 @@ def test_features_are_what_the_docstring_says():
     found = trees.features(np.array([[2, 0, 3, 1, -1], [5, 11, 0, -1, -1], [1, 2, 4, -1, -1]], dtype=np.int32))
     nan = np.nan
     np.testing.assert_array_equal(found, [[2, nan, 2, 0, 1, 0, 1], [5, 11, 0, 1, 0, 0, 0], [1, 2, 1, 0, 0, 0, 0]])
-    assert trees.kinds == ["c", "q", "q", "i", "i", "i", "i"]
-    assert models.build("gbdt", LAYOUT, {"members": 0, "categories": 5}).kinds == ["q", "q", "q"]
+    assert trees.features.kinds == ["c", "q", "q", "i", "i", "i", "i"]
+    assert models.build("gbdt", LAYOUT, {"members": 0, "categories": 5}).features.kinds == ["q", "q", "q"]
 
 
 def test_trees_learn_what_fields_do_together_and_what_a_set_holds():

@@ -35,25 +35,30 @@ class Part:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A prepared folder: schema.toml, encoder/, data.json and a folder for each part."""
+    """A prepared folder: schema.toml, encoder/, data.json and a folder for each part.
+
+    `names` are those of the layout's fields; `negatives_kept` is the share of its negatives that training has.
+    """
 
     path: Path
     schema: Schema
     layout: Layout
     parts: dict[str, Part]
     fingerprint: str
+    names: list[str]
+    negatives_kept: float = 1.0
 
     @classmethod
     def open(cls, path: Path) -> Dataset:
         try:
             text = (path / "data.json").read_text(encoding="utf-8")
             facts = json.loads(text)
-            sizes, widths = tuple(facts["sizes"]), tuple(facts["widths"])
+            layout = Layout(*(tuple(facts[key]) for key in ("sizes", "widths", "ordered")))
+            names, kept = list(facts["names"]), float(facts["negatives_kept"])
             parts = {name: _open_part(path / name) for name in PARTS if name in facts["rows"]}
         except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
             raise BundleError(f"not a folder that `fieldwise prepare` left: {error} ({path})") from None
         schema = Schema.load(path / "schema.toml")
-        layout = Layout(sizes, widths, schema.ordered)
         for name, part in parts.items():
             weights = part.rows if part.weights is None else len(part.weights)
             if not part.rows == weights == facts["rows"][name] or part.ids.shape != (part.rows, layout.columns):
@@ -61,7 +66,7 @@ class Dataset:
                     f"part '{name}' is damaged: {part.ids.shape} ids, {facts['rows'][name]} rows ({path})"
                 )
         fingerprint = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-        return cls(path, schema, layout, parts, fingerprint)
+        return cls(path, schema, layout, parts, fingerprint, names, kept)
 
 
 def _open_part(folder: Path) -> Part:
@@ -73,12 +78,23 @@ def _open_part(folder: Path) -> Part:
     )
 
 
-def write_facts(folder: Path, layout: Layout, rows: dict[str, int], positives: dict[str, int], digest: str) -> None:
+def write_facts(
+    folder: Path,
+    names: list[str],
+    layout: Layout,
+    rows: dict[str, int],
+    positives: dict[str, int],
+    negatives_kept: float,
+    digest: str,
+) -> None:
     """data.json: the shape of the rows, and a digest of what they hold."""
     facts: dict[str, Any] = {
         "format": FORMAT,
+        "names": names,
         "sizes": layout.sizes,
         "widths": layout.widths,
+        "ordered": layout.ordered,
+        "negatives_kept": negatives_kept,
         "rows": rows,
         "positives": positives,
         "digest": digest,

@@ -1,7 +1,7 @@
 """Raw columns -> ids: vocabularies and thresholds fitted on training rows, and the one transform.
 
 Ids of every field: 0 is a missing value, 1 is `other` (rare or never seen), 2 and up are the field's own
-values, the most frequent first, or the buckets of a number.
+values, the most frequent first, or the buckets of a number. Leaves of trees may follow as further fields.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 from pyarrow import parquet
 
 from fieldwise.data.formats import is_list, text_of
-from fieldwise.data.schema import Field, Layout, Schema
+from fieldwise.data.leaves import Leaves
+from fieldwise.data.schema import FIRST, MISSING, OTHER, PAD, Field, Layout, Schema
 from fieldwise.errors import BundleError, DataError
 
-MISSING, OTHER, FIRST = 0, 1, 2
-PAD = -1
 # How programs write that a number is missing.
 NO_NUMBER = frozenset(("NA", "N/A", "NaN", "nan", "null", "NULL", "None", "\\N"))
 
@@ -81,15 +80,24 @@ class FieldCode:
 
 
 class Encoder:
-    """The fitted codes of all fields, in the schema's order."""
+    """The fitted codes of all fields, in the schema's order, and the leaves of trees over them."""
 
-    def __init__(self, schema: Schema, codes: list[FieldCode]) -> None:
-        self.schema, self.codes = schema, codes
+    def __init__(self, schema: Schema, codes: list[FieldCode], leaves: Leaves | None = None) -> None:
+        self.schema, self.codes, self.leaves = schema, codes, leaves
 
     @property
     def layout(self) -> Layout:
-        sizes, widths = zip(*((code.size, code.width) for code in self.codes), strict=True)
-        return Layout(sizes, widths, self.schema.ordered)
+        """The shape of what `transform` returns."""
+        plain = plain_layout(self.schema, self.codes)
+        if self.leaves is None:
+            return plain
+        sizes = self.leaves.sizes
+        return Layout(plain.sizes + sizes, plain.widths + (1,) * len(sizes), plain.ordered)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all fields, those of the schema first."""
+        return [*self.schema.names, *(self.leaves.names if self.leaves else ())]
 
     def transform(self, table: pa.Table) -> NDArray[np.int32]:
         """Raw columns -> ids (n, C). The only way a raw value becomes an id, for a file or for one row."""
@@ -101,10 +109,15 @@ class Encoder:
                 raise DataError(f"column '{name}' is missing; the table has: {known}")
             ids = _encode(code, table[name])
             columns.append(ids if ids.ndim == 2 else ids[:, None])
-        return np.ascontiguousarray(np.hstack(columns))
+        ids = np.hstack(columns)
+        if self.leaves is not None:
+            ids = np.hstack([ids, self.leaves.transform(ids)])
+        return np.ascontiguousarray(ids)
 
     def value_of(self, field: int, number: int) -> str:
         """The text of an id, for people."""
+        if self.leaves is not None and field >= len(self.codes):
+            return self.leaves.value_of(field - len(self.codes), number)
         code = self.codes[field]
         if number in (MISSING, OTHER):
             return ("(missing)", "(other)")[number]
@@ -123,6 +136,8 @@ class Encoder:
         parquet.write_table(pa.table({"field": pa.array(numbers), "text": texts}), folder / "vocabulary.parquet")
         state = [{"thresholds": code.thresholds.tolist(), "width": code.width} for code in self.codes]
         (folder / "encoder.json").write_text(json.dumps({"fields": state}, indent=1), encoding="utf-8")
+        if self.leaves is not None:
+            self.leaves.save(folder)
 
     @classmethod
     def load(cls, folder: Path, schema: Schema) -> Encoder:
@@ -139,7 +154,14 @@ class Encoder:
                 codes.append(FieldCode(field, words, np.array(values["thresholds"]), int(values["width"])))
         except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
             raise BundleError(f"the encoder is damaged: {str(error).splitlines()[0]} ({folder})") from None
-        return cls(schema, codes)
+        leaves = Leaves.load(folder, plain_layout(schema, codes)) if schema.gbdt_leaves else None
+        return cls(schema, codes, leaves)
+
+
+def plain_layout(schema: Schema, codes: list[FieldCode]) -> Layout:
+    """The shape of the schema's own fields."""
+    sizes, widths = zip(*((code.size, code.width) for code in codes), strict=True)
+    return Layout(sizes, widths, schema.ordered)
 
 
 def fit_vocabulary(field: Field, counts: Sequence[tuple[str, int]]) -> dict[str, int]:

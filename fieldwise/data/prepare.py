@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ from fieldwise.data.encoder import (
 )
 from fieldwise.data.formats import is_list, quoted, text_of
 from fieldwise.data.infer import SAMPLE_ROWS, infer_schema
-from fieldwise.data.schema import Field, Schema
+from fieldwise.data.leaves import MOST_ROWS, Leaves
+from fieldwise.data.schema import Field, Schema, check_names
 from fieldwise.errors import ConfigError, DataError
 from fieldwise.files import whole_folder
 
@@ -68,14 +70,19 @@ def prepare(
     force: bool = False,
     progress: Progress = lambda step, rows: None,
     names: Mapping[str, str] | None = None,
+    keep_negatives: float = 1.0,
+    gbdt_leaves: int = 0,
 ) -> dict[str, Any]:
     """Writes the prepared folder `out` and returns its facts.
 
     `sources` holds rows for `train` and, where they are given apart, `valid` and `test`; without them the
     training rows are split. Without a schema all columns but those to `drop` may become fields. `names` say
-    where the rows of a source come from, for errors.
+    where the rows of a source come from, for errors. `keep_negatives` is the share of negatives that training
+    rows keep, drawn by the split's seed; probabilities are corrected for it. `gbdt_leaves` trees add a field each.
     """
     split = split or Split()
+    if not 0 < keep_negatives <= 1:
+        raise ConfigError(f"--keep-negatives takes a share above 0 and at most 1, found {keep_negatives}")
     if split.by and set(sources) != {"train"}:
         raise ConfigError("--split-by splits the training rows; leave it out where --valid or --test are given")
     names = {source: f"the {source} rows" for source in sources} | dict(names or {})
@@ -84,22 +91,29 @@ def prepare(
         stage = folder / "stage"
         stage.mkdir()
         columns = [*schema.names] if schema else None
-        rows, positives = _stage(sources, stage, label, weight, columns, drop, split, progress, names, notes)
+        keep = partial(_kept, np.random.default_rng([split.seed, 1]), keep_negatives)
+        rows, positives = _stage(sources, stage, label, weight, columns, drop, split, keep, progress, names, notes)
         if schema is None:
             schema, left_out = _infer(stage, label, weight, split.by)
             notes += left_out
-        schema = replace(schema, label=label, weight=weight)
+        schema = replace(schema, label=label, weight=weight, gbdt_leaves=gbdt_leaves or schema.gbdt_leaves)
         (folder / "schema.toml").write_text(schema.to_toml(), encoding="utf-8")
         encoder = fit_encoder(schema, stage / "train.parquet", progress)
+        if schema.gbdt_leaves:
+            encoder.leaves = _fit_leaves(encoder, stage / "train.parquet", rows["train"])
+            check_names(encoder.names)
         encoder.save(folder / "encoder")
         digest = _encode_parts(encoder, stage, folder, rows, bool(weight), progress)
-        write_facts(folder, encoder.layout, rows, positives, digest)
+        write_facts(folder, encoder.names, encoder.layout, rows, positives, keep_negatives, digest)
         shutil.rmtree(stage)
+    kinds = [field.kind for field in schema.fields] + ["leaf"] * (len(encoder.names) - len(schema.fields))
+    fields = zip(encoder.names, kinds, encoder.layout.sizes, strict=True)
     return {
         "data": str(out),
         "rows": rows,
         "positive_rate": {part: positives[part] / rows[part] for part in rows},
-        "fields": {f.name: {"kind": f.kind, "size": c.size} for f, c in zip(schema.fields, encoder.codes, strict=True)},
+        "negatives_kept": keep_negatives,
+        "fields": {name: {"kind": kind, "size": size} for name, kind, size in fields},
         "notes": notes,
     }
 
@@ -112,6 +126,7 @@ def _stage(
     columns: list[str] | None,
     drop: Collection[str],
     split: Split,
+    keep: Callable[[pa.Table], NDArray[np.bool_]],
     progress: Progress,
     names: Mapping[str, str],
     notes: list[str],
@@ -131,6 +146,8 @@ def _stage(
                 passed += len(staged)
                 for number, part in enumerate(PARTS):
                     own = staged if (parts == number).all() else staged.filter(pa.array(parts == number))
+                    if part == "train":
+                        own = own.filter(pa.array(keep(own)))
                     if not len(own):
                         continue
                     if part not in writers:
@@ -149,6 +166,13 @@ def _stage(
             f"({names['train']})"
         )
     return {p: n for p, n in rows.items() if n}, {p: positives[p] for p, n in rows.items() if n}
+
+
+def _kept(random: np.random.Generator, share: float, rows: pa.Table) -> NDArray[np.bool_]:
+    """Which training rows stay: positives, and a share of the negatives. One stream, so that chunks do not matter."""
+    if share == 1:
+        return np.ones(len(rows), dtype=bool)
+    return np.asarray((rows[LABEL].to_numpy() > 0) | (random.random(len(rows)) < share))
 
 
 def _labelled(chunk: pa.Table, label: str, weight: str, names: list[str], passed: int, source: str) -> pa.Table:
@@ -316,6 +340,21 @@ def fit_encoder(schema: Schema, staged: Path, progress: Progress = lambda step, 
             codes.append(_fit(field, base, source, f"c{names.index(field.name)}"))
             progress("fitting", number)
     return Encoder(schema, codes)
+
+
+def _fit_leaves(encoder: Encoder, staged: Path, rows: int) -> Leaves:
+    """Trees over the encoded training rows, or over evenly spaced ones where there are very many."""
+    every = -(-rows // MOST_ROWS)
+    ids, labels, weights = [], [], []
+    for chunk in staged_chunks(staged):
+        chunk = chunk.take(pa.array(np.arange(0, len(chunk), every)))
+        ids.append(encoder.transform(chunk))
+        labels.append(chunk[LABEL].to_numpy())
+        if encoder.schema.weight:
+            weights.append(chunk[WEIGHT].to_numpy())
+    weighted = np.concatenate(weights) if weights else None
+    trees, depth = encoder.schema.gbdt_leaves, encoder.schema.gbdt_depth
+    return Leaves.fit(encoder.layout, np.concatenate(ids), np.concatenate(labels), weighted, trees, depth)
 
 
 def _check_numbers(field: Field, base: Any, source: str, column: str) -> None:

@@ -13,6 +13,8 @@ from typing import Any
 from fieldwise.errors import ConfigError, unknown
 from fieldwise.toml import dumps
 
+# The ids of every field: 0 is a missing value, 1 is `other`, its own values follow; -1 is an unused place of a set.
+MISSING, OTHER, FIRST, PAD = 0, 1, 2, -1
 KINDS = ("categorical", "numeric", "set")
 # Ids are int32, and two of them are taken.
 LARGEST_HASH = 2**31 - 3
@@ -132,21 +134,28 @@ class Field:
 
 @dataclass(frozen=True)
 class Schema:
-    """The label column and the fields, in the order of the encoded columns."""
+    """The label column and the fields, in the order of the encoded columns.
+
+    `gbdt_leaves` trees of `gbdt_depth`, fitted on the training rows, add a field each: the leaf of the row.
+    """
 
     label: str
     fields: tuple[Field, ...]
     weight: str = ""
+    gbdt_leaves: int = 0
+    gbdt_depth: int = 7
 
     def __post_init__(self) -> None:
         names = self.names
         if not names:
             raise ConfigError("a schema needs at least one field, found none")
+        check_names(names)
         for name in names:
-            if names.count(name) > 1:
-                raise ConfigError(f"field names must differ, found '{name}' {names.count(name)} times")
             if name in (self.label, self.weight):
                 raise ConfigError(f"'{name}' is the label or weight column and cannot be a field too")
+        if self.gbdt_leaves < 0 or self.gbdt_depth < 1:
+            found = f"{self.gbdt_leaves} trees of depth {self.gbdt_depth}"
+            raise ConfigError(f"gbdt_leaves takes 0 or more trees of depth 1 or more, found {found}")
 
     @property
     def names(self) -> list[str]:
@@ -168,7 +177,9 @@ class Schema:
             values = dataclasses.asdict(field)
             default = dataclasses.asdict(Field(field.name))
             tables.append({k: v for k, v in values.items() if k in ("name", "kind") or v != default[k]})
-        head = {"label": self.label} | ({"weight": self.weight} if self.weight else {})
+        head: dict[str, Any] = {"label": self.label} | ({"weight": self.weight} if self.weight else {})
+        if self.gbdt_leaves:
+            head |= {"gbdt_leaves": self.gbdt_leaves, "gbdt_depth": self.gbdt_depth}
         return dumps(head | {"field": tables})
 
     @classmethod
@@ -181,7 +192,8 @@ class Schema:
         tables = values.pop("field", [])
         if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
             raise ConfigError(f"each field is a table [[field]], found field = {tables!r} ({where})")
-        check_keys(values, {"label": str, "weight": str}, "schema setting", where)
+        head: dict[str, type | tuple[type, ...]] = {"label": str, "weight": str, "gbdt_leaves": int, "gbdt_depth": int}
+        check_keys(values, head, "schema setting", where)
         kinds: dict[str, type | tuple[type, ...]] = {
             f.name: {"int": int, "str": str}.get(str(f.type), list) for f in dataclasses.fields(Field)
         }
@@ -207,6 +219,13 @@ class Schema:
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"cannot read the schema: {error} ({path})") from None
         return cls.from_toml(text, str(path))
+
+
+def check_names(names: list[str]) -> None:
+    """Refuses two fields of one name."""
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"field names must differ, found '{name}' {names.count(name)} times")
 
 
 def check_keys(values: dict[str, Any], known: dict[str, type | tuple[type, ...]], kind: str, where: str) -> None:

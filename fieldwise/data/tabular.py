@@ -1,0 +1,73 @@
+"""Encoded rows as trees read them: ids (n, C) -> numbers (n, H) and their kinds.
+
+- a number is its bucket, an ordered number; the missing id is NaN, for which each split learns a side;
+- a category of a field with at most `categories` ids is one of XGBoost's own categories: a split sends a set of them
+  left; in a larger field it is its id, which is its rank by frequency;
+- a set is the count of its members, and a 0/1 column for each of its first `members` ids: missing, other, and then
+  the most frequent ones (of a hashed field, just some).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldwise.data.schema import MISSING, Layout
+from fieldwise.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Features:
+    """The columns that trees read of rows with this layout, as the module's first lines say."""
+
+    layout: Layout
+    categories: int = 10_000
+    members: int = 32
+
+    def __call__(self, ids: NDArray[np.int32]) -> NDArray[np.float32]:
+        found = np.empty((len(ids), len(self.kinds)), dtype=np.float32)
+        place = first = 0
+        for field, width in enumerate(self.layout.widths):
+            own = ids[:, first : first + width]
+            first += width
+            columns = iter([own[:, 0]]) if width == 1 else _set_columns(own, self._members(field))
+            for column in columns:
+                found[:, place] = column
+                place += 1
+            if field in self.layout.ordered:
+                found[own[:, 0] == MISSING, place - 1] = np.nan
+        return found
+
+    @property
+    def kinds(self) -> list[str]:
+        """XGBoost's types of the features: c for categories, q for quantities, i for indicators."""
+        kinds = []
+        for field, size in enumerate(self.layout.sizes):
+            if self.layout.widths[field] > 1:
+                kinds += ["q"] + ["i"] * self._members(field)
+            else:
+                kinds.append("q" if field in self.layout.ordered or size > self.categories else "c")
+        return kinds
+
+    def _members(self, field: int) -> int:
+        return min(self.members, self.layout.sizes[field])
+
+
+def _set_columns(own: NDArray[np.int32], members: int) -> Iterator[NDArray[Any]]:
+    """The count of a set's members, and whether it has each of the first few: ids (n, width) -> (n,) each."""
+    yield (own > MISSING).sum(axis=1)
+    for member in range(members):
+        yield (own == member).any(axis=1)
+
+
+def load_xgboost(purpose: str) -> Any:
+    """XGBoost, or one line that says what needs it."""
+    try:
+        import xgboost
+    except ImportError:
+        raise ConfigError(f"{purpose} needs XGBoost, which is not installed: pip install fieldwise[gbdt]") from None
+    return xgboost
