@@ -1,9 +1,11 @@
 """What keeping a share of the negatives costs, on a generated log with about 1 % positives.
 
-    python benchmarks/downsampling.py [--rows 500000] [--models lr,fm]
+    python benchmarks/downsampling.py [--rows 1000000] [--models lr,fm]
 
-For each share: test rows are all rows of the test part; predicted / observed should stay near 1, and log loss near that
-of training on all rows. `formula` has the correction p / (p + (1 - p) / r) alone, `platt` fits on validation rows too.
+Validation and test rows (as many again, each) keep all of their negatives: predicted / true should stay near 1, and log
+loss near that of training on all rows. `formula` has the correction p / (p + (1 - p) / r) alone; `platt`, the default,
+fits slope and shift on validation rows too. `true` is the mean of the world's own probabilities, `observed` that of the
+clicks drawn from them.
 """
 
 from __future__ import annotations
@@ -12,6 +14,9 @@ import argparse
 import tempfile
 from functools import partial
 from pathlib import Path
+
+import numpy as np
+from pyarrow import parquet
 
 from fieldwise.config import load_config
 from fieldwise.data import formats
@@ -24,30 +29,36 @@ SHARES = (1.0, 0.5, 0.05)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=500_000)
+    parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--models", default="lr,fm")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
-    print("| model | calibration | negatives kept | training rows | predicted / observed | log loss | change |")
-    print("|---|---|---|---|---|---|---|")
+    titles = "predicted / true | predicted / observed | log loss | change"
+    print(f"| model | calibration | negatives kept | training rows | {titles} |")
+    print("|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        log = work / "log.parquet"
-        write_log(World("ipinyou", asked.seed, 0.01), asked.rows, log, asked.seed)
+        world, sources = World("ipinyou", asked.seed, 0.01), {}
+        for number, part in enumerate(("train", "valid", "test")):
+            write_log(world, asked.rows, work / f"{part}.parquet", asked.seed + number, truth=True)
+            sources[part] = partial(formats.read, [work / f"{part}.parquet"])
+        test = parquet.read_table(work / "test.parquet", columns=["click", "true_probability"])
+        true = np.mean(test["true_probability"]) / np.mean(test["click"])
         rows = {}
         for share in SHARES:
-            source = {"train": partial(formats.read, [log])}
-            rows[share] = prepare(source, work / f"data{share}", "click", keep_negatives=share)["rows"]["train"]
+            facts = prepare(sources, work / f"{share}", "click", keep_negatives=share, drop=["true_probability"])
+            rows[share] = facts["rows"]["train"]
         for model in asked.models.split(","):
             for kind, shown in (("none", "formula"), ("platt", "platt")):
                 whole = 0.0
                 for share in SHARES:
                     chosen = [f"model.name={model}", f"train.calibration={kind}", f"seed={asked.seed}"]
                     run = work / f"{model}-{kind}-{share}"
-                    found = train(load_config(overrides=chosen), work / f"data{share}", run)["test"]
+                    found = train(load_config(overrides=chosen), work / f"{share}", run)["test"]
                     whole = whole or found["log_loss"]
                     change = f"{found['log_loss'] / whole - 1:+.2%}"
-                    figures = f"{found['calibration']:.4f} | {found['log_loss']:.5f} | {change}"
+                    ratios = f"{found['calibration'] / true:.4f} | {found['calibration']:.4f}"
+                    figures = f"{ratios} | {found['log_loss']:.5f} | {change}"
                     print(f"| {model} | {shown} | {share:g} | {rows[share]:,} | {figures} |", flush=True)
 
 

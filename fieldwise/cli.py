@@ -79,6 +79,7 @@ def prepare(
     schema: Annotated[Path | None, typer.Option(help="A schema.toml; inferred without one.")] = None,
     split: Annotated[str, typer.Option(help="Shares of train, valid, test.")] = "0.8,0.1,0.1",
     split_by: Annotated[str, typer.Option(help="Split in the order of this column (`row`: the file's).")] = "",
+    split_group: Annotated[str, typer.Option(help="Rows alike in these columns go to one part.")] = "",
     valid: Annotated[Path | None, typer.Option(help="Validation rows in a file of their own.")] = None,
     test: Annotated[Path | None, typer.Option(help="Test rows in a file of their own.")] = None,
     weight: Annotated[str, typer.Option(help="A column of row weights.")] = "",
@@ -89,6 +90,12 @@ def prepare(
     gbdt_leaves: Annotated[
         int, typer.Option(help="Add the leaves of so many boosted trees of depth 7 as fields, such as 30.")
     ] = 0,
+    history: Annotated[
+        str, typer.Option(help="Keys whose past becomes fields: columns and crosses such as user,user*item.")
+    ] = "",
+    history_set: Annotated[
+        list[str] | None, typer.Option(help="NAME=VALUE: time, delay, window, half_life, folds, group, strength.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the random split and the kept negatives.")] = 0,
     force: Force = False,
     json: Json = False,
@@ -99,8 +106,10 @@ def prepare(
     """
     from fieldwise.data import formats
     from fieldwise.data import prepare as room
-    from fieldwise.data.schema import Schema
+    from fieldwise.data.schema import Schema, history_settings
 
+    if history_set and not history:
+        raise ConfigError("--history-set needs --history, the keys whose past becomes fields")
     written = Schema.load(schema) if schema else None
     label = label or (written.label if written else "")
     if not label:
@@ -117,7 +126,7 @@ def prepare(
     sources = {part: partial(formats.read, paths, numbers=numbers) for part, paths in given.items()}
     names = {part: ", ".join(map(str, paths)) for part, paths in given.items()}
     with counting("preparing", json) as progress:
-        shares = room.Split(_shares(split), split_by, seed)
+        shares = room.Split(_shares(split), split_by, seed, _list(split_group))
         facts = room.prepare(
             sources,
             folder,
@@ -131,6 +140,7 @@ def prepare(
             names,
             keep_negatives,
             gbdt_leaves,
+            history_settings(history, history_set or ()) if history else None,
         )
     if json:
         print_json(facts)
@@ -197,7 +207,7 @@ def evaluate(
             found = predictor.evaluate_prepared(rows, part)
         else:
             schema = predictor.schema
-            columns = [schema.label, *schema.names, *([schema.weight] if schema.weight else ())]
+            columns = [schema.label, *schema.columns, *([schema.weight] if schema.weight else ())]
             found = predictor.evaluate(formats.read([rows], columns, schema.numbers))
     if json:
         print_json(found)
@@ -224,7 +234,7 @@ def predict(
     predictor = Predictor.load(source, device)
     if file.exists() and file.samefile(rows):
         raise ConfigError(f"the output would replace the input; choose another -o ({file})")
-    chunks = formats.read([rows], None if keep else predictor.schema.names, predictor.schema.numbers)
+    chunks = formats.read([rows], None if keep else predictor.schema.columns, predictor.schema.numbers)
     with counting("predicting", json) as progress:
         count = formats.write(file, predictor.annotate(chunks, keep), progress)
     if json:
@@ -303,6 +313,10 @@ def _print_metrics(title: str, found: dict[str, Any]) -> None:
     for key, word in words.items():
         value = "not defined on one class" if found[key] is None else f"{found[key]:.5f}"
         say(f"  {word:26} {value}")
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def _shares(text: str) -> tuple[float, float, float]:

@@ -44,11 +44,11 @@ class Predictor:
         """The probability of a response for each row, (n,). A dict may leave fields out: they are missing values."""
         if isinstance(rows, list) and all(isinstance(row, dict) for row in rows):
             for number, row in enumerate(rows):
-                if row and not set(row) & set(self.schema.names):
+                if row and not set(row) & set(self.schema.columns):
                     found = ", ".join(map(str, row))
                     expected = ", ".join(self.schema.names)
                     raise DataError(f"a row needs at least one field of {expected}; found {found} (row {number + 1})")
-            rows = {name: [row.get(name) for row in rows] for name in self.schema.names}
+            rows = {name: [row.get(name) for row in rows] for name in self.schema.columns}
         return self.probabilities(self.encoder.transform(as_table(rows)))
 
     def probabilities(self, ids: NDArray[np.int32]) -> NDArray[np.float64]:

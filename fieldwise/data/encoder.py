@@ -6,7 +6,6 @@ values, the most frequent first, or the buckets of a number. Leaves of trees may
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Sequence
@@ -20,8 +19,10 @@ from numpy.typing import NDArray
 from pyarrow import parquet
 
 from fieldwise.data.formats import is_list, text_of
+from fieldwise.data.history import History, value_of
 from fieldwise.data.leaves import Leaves
 from fieldwise.data.schema import FIRST, MISSING, OTHER, PAD, Field, Layout, Schema
+from fieldwise.data.texts import hash_of, texts_of
 from fieldwise.errors import BundleError, DataError
 
 # How programs write that a number is missing.
@@ -57,7 +58,7 @@ class FieldCode:
 
     def _categories(self, texts: Sequence[str | None]) -> list[int]:
         if self.field.hash_buckets:
-            return [MISSING if not t else FIRST + _hash(t) % self.field.hash_buckets for t in texts]
+            return [MISSING if not t else FIRST + hash_of(t) % self.field.hash_buckets for t in texts]
         find = self.vocabulary.get
         return [MISSING if not text else find(text, OTHER) for text in texts]
 
@@ -80,27 +81,35 @@ class FieldCode:
 
 
 class Encoder:
-    """The fitted codes of all fields, in the schema's order, and the leaves of trees over them."""
+    """The fitted codes of all fields, in the schema's order; then their history, and the leaves of trees over all."""
 
-    def __init__(self, schema: Schema, codes: list[FieldCode], leaves: Leaves | None = None) -> None:
-        self.schema, self.codes, self.leaves = schema, codes, leaves
+    def __init__(
+        self, schema: Schema, codes: list[FieldCode], history: History | None = None, leaves: Leaves | None = None
+    ) -> None:
+        self.schema, self.codes, self.history, self.leaves = schema, codes, history, leaves
 
     @property
     def layout(self) -> Layout:
         """The shape of what `transform` returns."""
-        plain = plain_layout(self.schema, self.codes)
-        if self.leaves is None:
-            return plain
-        sizes = self.leaves.sizes
-        return Layout(plain.sizes + sizes, plain.widths + (1,) * len(sizes), plain.ordered)
+        before = self._before_leaves
+        return before if self.leaves is None else before.followed_by(self.leaves.sizes, ordered=False)
+
+    @property
+    def _before_leaves(self) -> Layout:
+        sizes, widths = zip(*((code.size, code.width) for code in self.codes), strict=True)
+        plain = Layout(sizes, widths, self.schema.ordered)
+        return plain if self.history is None else plain.followed_by(self.history.sizes, ordered=True)
 
     @property
     def names(self) -> list[str]:
         """The names of all fields, those of the schema first."""
-        return [*self.schema.names, *(self.leaves.names if self.leaves else ())]
+        return [*self.schema.names, *(name for part in (self.history, self.leaves) if part for name in part.names)]
 
-    def transform(self, table: pa.Table) -> NDArray[np.int32]:
-        """Raw columns -> ids (n, C). The only way a raw value becomes an id, for a file or for one row."""
+    def transform(self, table: pa.Table, past: NDArray[np.int32] | None = None) -> NDArray[np.int32]:
+        """Raw columns -> ids (n, C). The only way a raw value becomes an id, for a file or for one row.
+
+        `past` are the ids of the history fields, for rows that have a place in it; others come after all of it.
+        """
         columns = []
         for code in self.codes:
             name = code.field.name
@@ -109,15 +118,31 @@ class Encoder:
                 raise DataError(f"column '{name}' is missing; the table has: {known}")
             ids = _encode(code, table[name])
             columns.append(ids if ids.ndim == 2 else ids[:, None])
+        if self.history is not None:
+            columns.append(self.history.seen(table, self.buckets(table)) if past is None else past)
         ids = np.hstack(columns)
         if self.leaves is not None:
             ids = np.hstack([ids, self.leaves.transform(ids)])
         return np.ascontiguousarray(ids)
 
+    def keys(self, table: pa.Table) -> NDArray[np.uint64]:
+        """The history's keys of rows (n, K + 1)."""
+        assert self.history is not None
+        return self.history.keys(table, self.buckets(table))
+
+    def buckets(self, table: pa.Table) -> dict[str, NDArray[np.int32]]:
+        """The buckets of the numbers that the history counts by."""
+        assert self.history is not None
+        used = [code for code in self.codes if code.field.name in self.history.settings.columns]
+        return {code.field.name: _encode(code, table[code.field.name]) for code in used if code.field.kind == "numeric"}
+
     def value_of(self, field: int, number: int) -> str:
         """The text of an id, for people."""
-        if self.leaves is not None and field >= len(self.codes):
-            return self.leaves.value_of(field - len(self.codes), number)
+        past = len(self.history.names) if self.history else 0
+        if field >= len(self.codes) + past:
+            return f"(leaf {number - FIRST})"
+        if field >= len(self.codes):
+            return value_of((field - len(self.codes)) % 3, number)
         code = self.codes[field]
         if number in (MISSING, OTHER):
             return ("(missing)", "(other)")[number]
@@ -136,8 +161,9 @@ class Encoder:
         parquet.write_table(pa.table({"field": pa.array(numbers), "text": texts}), folder / "vocabulary.parquet")
         state = [{"thresholds": code.thresholds.tolist(), "width": code.width} for code in self.codes]
         (folder / "encoder.json").write_text(json.dumps({"fields": state}, indent=1), encoding="utf-8")
-        if self.leaves is not None:
-            self.leaves.save(folder)
+        for part in (self.history, self.leaves):
+            if part is not None:
+                part.save(folder)
 
     @classmethod
     def load(cls, folder: Path, schema: Schema) -> Encoder:
@@ -154,14 +180,10 @@ class Encoder:
                 codes.append(FieldCode(field, words, np.array(values["thresholds"]), int(values["width"])))
         except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
             raise BundleError(f"the encoder is damaged: {str(error).splitlines()[0]} ({folder})") from None
-        leaves = Leaves.load(folder, plain_layout(schema, codes)) if schema.gbdt_leaves else None
-        return cls(schema, codes, leaves)
-
-
-def plain_layout(schema: Schema, codes: list[FieldCode]) -> Layout:
-    """The shape of the schema's own fields."""
-    sizes, widths = zip(*((code.size, code.width) for code in codes), strict=True)
-    return Layout(sizes, widths, schema.ordered)
+        encoder = cls(schema, codes, History.load(folder, schema.history) if schema.history.keys else None)
+        if schema.gbdt_leaves:
+            encoder.leaves = Leaves.load(folder, encoder.layout)
+        return encoder
 
 
 def fit_vocabulary(field: Field, counts: Sequence[tuple[str, int]]) -> dict[str, int]:
@@ -202,36 +224,6 @@ def log_square(value: float) -> str:
     return str(math.floor(math.log(value) ** 2)) if value > 2 else f"SP{math.floor(value)}"
 
 
-def texts_of(column: pa.ChunkedArray) -> tuple[list[str | None], NDArray[np.int64]]:
-    """A column's distinct texts and, for each row, the place of its text among them."""
-    if not len(column) or pa.types.is_null(column.type):
-        return [None], np.zeros(len(column), dtype=np.int64)
-    if not pa.types.is_dictionary(column.type):
-        try:
-            column = column.dictionary_encode()
-        except pa.ArrowNotImplementedError:
-            texts = [text_of(value) for value in column.to_pylist()]
-            column = pa.chunked_array([pa.array(texts, pa.string()).dictionary_encode()])
-    encoded = column.unify_dictionaries().combine_chunks()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.chunk(0)
-    values = _whole_moments(encoded.dictionary)
-    if pa.types.is_integer(values.type):
-        texts = values.cast(pa.string()).to_pylist()
-    else:
-        texts = [text_of(value) for value in values.to_pylist()]
-    # A row without a value points behind the last text.
-    places = encoded.indices.cast(pa.int64()).fill_null(len(texts)).to_numpy()
-    return [*texts, None], places
-
-
-def _whole_moments(values: pa.Array) -> pa.Array:
-    """Times to the microsecond, which is what Python's own types hold."""
-    if pa.types.is_timestamp(values.type):
-        return values.cast(pa.timestamp("us", values.type.tz), safe=False)
-    return values.cast(pa.duration("us"), safe=False) if pa.types.is_duration(values.type) else values
-
-
 def _encode(code: FieldCode, column: pa.ChunkedArray) -> NDArray[np.int32]:
     if is_list(column.type):
         if code.field.kind != "set":
@@ -261,7 +253,3 @@ def as_number(text: str | None) -> float | None:
         return None if "_" in text else float(text)
     except ValueError:
         return None
-
-
-def _hash(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")

@@ -58,10 +58,6 @@ class Leaves:
     def sizes(self) -> tuple[int, ...]:
         return tuple(FIRST + len(numbers) for numbers in self.numbers)
 
-    @property
-    def ordered(self) -> tuple[bool, ...]:
-        return (False,) * len(self.numbers)
-
     def transform(self, ids: NDArray[np.int32]) -> NDArray[np.int32]:
         """The ids (n, C) of the fields before -> the ids (n, trees) of the leaves."""
         if not len(ids):
@@ -71,10 +67,6 @@ class Leaves:
         found = self.booster.predict(rows, pred_leaf=True).reshape(len(ids), -1).astype(np.int64)
         columns = [np.searchsorted(own, found[:, tree]) + FIRST for tree, own in enumerate(self.numbers)]
         return np.stack(columns, axis=1).astype(np.int32)
-
-    def value_of(self, field: int, number: int) -> str:
-        """An id for people."""
-        return f"(leaf {number - FIRST})"
 
     @property
     def fingerprint(self) -> str:

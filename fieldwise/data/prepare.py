@@ -30,33 +30,41 @@ from fieldwise.data.encoder import (
     fit_thresholds,
     fit_vocabulary,
     log_square,
-    texts_of,
 )
 from fieldwise.data.formats import is_list, quoted, text_of
+from fieldwise.data.history import History, column_hashes, mixed
 from fieldwise.data.infer import SAMPLE_ROWS, infer_schema
 from fieldwise.data.leaves import MOST_ROWS, Leaves
-from fieldwise.data.schema import Field, Schema, check_names
+from fieldwise.data.schema import Field, HistorySettings, Schema, check_names
+from fieldwise.data.staged import LABEL, WEIGHT, staged_chunks
+from fieldwise.data.texts import texts_of
+from fieldwise.data.timeline import past_file, tell
 from fieldwise.errors import ConfigError, DataError
 from fieldwise.files import whole_folder
 
 Rows = Callable[[], Iterator[pa.Table]]
 Progress = Callable[[str, int], None]
-LABEL, WEIGHT = "__label__", "__weight__"
 
 
 @dataclass(frozen=True)
 class Split:
-    """Which part a row goes to: at random by `shares`, or in the order of a column `by` (`row`: file order)."""
+    """Which part a row goes to: at random by `shares`, or in the order of a column `by` (`row`: file order).
+
+    With `group`, rows that have the same values in these columns go to the same part.
+    """
 
     shares: tuple[float, float, float] = (0.8, 0.1, 0.1)
     by: str = ""
     seed: int = 0
+    group: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not (min(self.shares) >= 0 and abs(sum(self.shares) - 1) <= 1e-6 and self.shares[0] > 0):
             raise ConfigError(f"--split needs three shares that sum to 1, training first, found {self.shares}")
         if self.seed < 0:
             raise ConfigError(f"--seed must be 0 or more, found {self.seed}")
+        if self.by and self.group:
+            raise ConfigError("--split-by and --split-group exclude each other: by order, or by group at random")
 
 
 def prepare(
@@ -72,41 +80,54 @@ def prepare(
     names: Mapping[str, str] | None = None,
     keep_negatives: float = 1.0,
     gbdt_leaves: int = 0,
+    history: HistorySettings | None = None,
 ) -> dict[str, Any]:
     """Writes the prepared folder `out` and returns its facts.
 
     `sources` holds rows for `train` and, where they are given apart, `valid` and `test`; without them the
     training rows are split. Without a schema all columns but those to `drop` may become fields. `names` say
     where the rows of a source come from, for errors. `keep_negatives` is the share of negatives that training
-    rows keep, drawn by the split's seed; probabilities are corrected for it. `gbdt_leaves` trees add a field each.
+    rows keep, drawn by the split's seed; probabilities are corrected for it. `gbdt_leaves` trees add a field each,
+    `history` those of what came before; without it the schema's own stands.
     """
     split = split or Split()
     if not 0 < keep_negatives <= 1:
         raise ConfigError(f"--keep-negatives takes a share above 0 and at most 1, found {keep_negatives}")
-    if split.by and set(sources) != {"train"}:
+    if (split.by or split.group) and set(sources) != {"train"}:
         raise ConfigError("--split-by splits the training rows; leave it out where --valid or --test are given")
+    history = history or (schema.history if schema else HistorySettings())
+    if schema:
+        schema = replace(schema, history=history)
     names = {source: f"the {source} rows" for source in sources} | dict(names or {})
     notes: list[str] = []
     with whole_folder(out, "data.json", force) as folder:
         stage = folder / "stage"
         stage.mkdir()
-        columns = [*schema.names] if schema else None
+        columns = [*schema.columns, *history.group] if schema else None
         keep = partial(_kept, np.random.default_rng([split.seed, 1]), keep_negatives)
-        rows, positives = _stage(sources, stage, label, weight, columns, drop, split, keep, progress, names, notes)
+        rows, positives = _stage(
+            sources, stage, label, weight, columns, history, drop, split, keep, progress, names, notes
+        )
         if schema is None:
-            schema, left_out = _infer(stage, label, weight, split.by)
+            schema, left_out = _infer(stage, label, weight, {split.by, history.time, *drop})
+            schema = replace(schema, history=history)
             notes += left_out
         schema = replace(schema, label=label, weight=weight, gbdt_leaves=gbdt_leaves or schema.gbdt_leaves)
         (folder / "schema.toml").write_text(schema.to_toml(), encoding="utf-8")
         encoder = fit_encoder(schema, stage / "train.parquet", progress)
+        if history.keys:
+            encoder.history = History(history)
+            tell(encoder, stage, rows, progress)
+            rows.pop("dropped", 0)
         if schema.gbdt_leaves:
             encoder.leaves = _fit_leaves(encoder, stage / "train.parquet", rows["train"])
-            check_names(encoder.names)
+        check_names(encoder.names)
         encoder.save(folder / "encoder")
         digest = _encode_parts(encoder, stage, folder, rows, bool(weight), progress)
         write_facts(folder, encoder.names, encoder.layout, rows, positives, keep_negatives, digest)
         shutil.rmtree(stage)
-    kinds = [field.kind for field in schema.fields] + ["leaf"] * (len(encoder.names) - len(schema.fields))
+    kinds = [field.kind for field in schema.fields] + ["history"] * (3 * len(history.keys))
+    kinds += ["leaf"] * schema.gbdt_leaves
     fields = zip(encoder.names, kinds, encoder.layout.sizes, strict=True)
     return {
         "data": str(out),
@@ -124,6 +145,7 @@ def _stage(
     label: str,
     weight: str,
     columns: list[str] | None,
+    history: HistorySettings,
     drop: Collection[str],
     split: Split,
     keep: Callable[[pa.Table], NDArray[np.bool_]],
@@ -133,22 +155,21 @@ def _stage(
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Writes the parts as parquet, label checked; returns their rows and positives."""
     assign = _assigner(sources, split, notes) if set(sources) == {"train"} else None
-    rows: dict[str, int] = dict.fromkeys(PARTS, 0)
-    positives: dict[str, int] = dict.fromkeys(PARTS, 0)
+    needed = [*history.columns, *history.group, *([history.time] if history.time else ())]
+    rows: dict[str, int] = dict.fromkeys((*PARTS, "dropped"), 0)
+    positives = dict(rows)
     with ExitStack() as stack:
         writers: dict[str, parquet.ParquetWriter] = {}
         for source, read in sources.items():
             passed = 0
             for chunk in read():
                 wanted = columns or [n for n in chunk.column_names if n not in (label, weight, *drop)]
+                wanted = list(dict.fromkeys([*wanted, *needed]))
                 staged = _labelled(chunk, label, weight, wanted, passed, names[source])
                 parts = np.full(len(staged), PARTS.index(source)) if assign is None else assign(chunk, passed)
                 passed += len(staged)
-                for number, part in enumerate(PARTS):
-                    own = staged if (parts == number).all() else staged.filter(pa.array(parts == number))
-                    if part == "train":
-                        own = own.filter(pa.array(keep(own)))
-                    if not len(own):
+                for part, own in _parted(staged, parts, keep):
+                    if not len(own) or (part == "dropped" and not history.keys):
                         continue
                     if part not in writers:
                         writer = parquet.ParquetWriter(stage / f"{part}.parquet", own.schema, compression="snappy")
@@ -166,6 +187,20 @@ def _stage(
             f"({names['train']})"
         )
     return {p: n for p, n in rows.items() if n}, {p: positives[p] for p, n in rows.items() if n}
+
+
+def _parted(
+    staged: pa.Table, parts: NDArray[np.int64], keep: Callable[[pa.Table], NDArray[np.bool_]]
+) -> Iterator[tuple[str, pa.Table]]:
+    """The rows of each part; training rows that are not kept are `dropped`: only a history counts them."""
+    for number, part in enumerate(PARTS):
+        own = staged if (parts == number).all() else staged.filter(pa.array(parts == number))
+        if part != "train":
+            yield part, own
+            continue
+        kept = keep(own)
+        yield part, own if kept.all() else own.filter(pa.array(kept))
+        yield "dropped", own.filter(pa.array(~kept))
 
 
 def _kept(random: np.random.Generator, share: float, rows: pa.Table) -> NDArray[np.bool_]:
@@ -265,6 +300,8 @@ def _assigner(
 ) -> Callable[[pa.Table, int], NDArray[np.int64]]:
     """A function from a chunk and the rows before it to the part number of each of its rows."""
     edges = np.cumsum(split.shares)[:2]
+    if split.group:
+        return partial(_by_group, split, edges)
     if not split.by:
         # One stream of random numbers over the whole file, so that chunks do not matter.
         random = np.random.default_rng(split.seed)
@@ -295,6 +332,15 @@ def _assigner(
     return by_value
 
 
+def _by_group(split: Split, edges: NDArray[np.float64], chunk: pa.Table, passed: int) -> NDArray[np.int64]:
+    """The part of each row by a hash of its group, so that no list of groups is kept."""
+    for name in split.group:
+        if name not in chunk.column_names:
+            raise DataError(f"--split-group column '{name}' is missing; the file has: {', '.join(chunk.column_names)}")
+    numbers = mixed([column_hashes(chunk[name]) for name in split.group], split.seed)
+    return np.searchsorted(edges, numbers / 2.0**64, side="right")
+
+
 def _parts_by_value(counts: dict[str, int], edges: NDArray[np.float64], by: str, notes: list[str]) -> dict[str, int]:
     """Values named after the parts name them; others are put in order and cut where the shares say."""
     if set(counts) <= set(PARTS):
@@ -310,7 +356,7 @@ def _parts_by_value(counts: dict[str, int], edges: NDArray[np.float64], by: str,
     return dict(zip(ordered, np.searchsorted(edges, before + 1e-9, side="right").tolist(), strict=True))
 
 
-def _infer(stage: Path, label: str, weight: str, by: str) -> tuple[Schema, list[str]]:
+def _infer(stage: Path, label: str, weight: str, no_fields: Collection[str]) -> tuple[Schema, list[str]]:
     chunks, taken = [], 0
     for batch in parquet.ParquetFile(stage / "train.parquet").iter_batches(50_000):
         chunks.append(pa.Table.from_batches([batch]))
@@ -319,10 +365,10 @@ def _infer(stage: Path, label: str, weight: str, by: str) -> tuple[Schema, list[
             break
     sample = pa.concat_tables(chunks)
     labels = sample[LABEL].to_numpy().astype(np.float32)
-    fields = [name for name in sample.column_names if name not in (LABEL, WEIGHT, by)]
+    fields = [name for name in sample.column_names if name not in (LABEL, WEIGHT, *no_fields)]
     schema, notes = infer_schema(sample.select(fields), labels, label, weight)
-    if by in sample.column_names:
-        notes.append(f"column '{by}' decides the split: left out, as other parts hold values that training never sees")
+    for name in sorted(set(sample.column_names) & set(no_fields)):
+        notes.append(f"column '{name}' is no field: other parts hold values of it that training never sees")
     return schema, notes
 
 
@@ -346,9 +392,9 @@ def _fit_leaves(encoder: Encoder, staged: Path, rows: int) -> Leaves:
     """Trees over the encoded training rows, or over evenly spaced ones where there are very many."""
     every = -(-rows // MOST_ROWS)
     ids, labels, weights = [], [], []
-    for chunk in staged_chunks(staged):
+    for chunk, past in _with_past(encoder, staged):
         chunk = chunk.take(pa.array(np.arange(0, len(chunk), every)))
-        ids.append(encoder.transform(chunk))
+        ids.append(encoder.transform(chunk, None if past is None else past[::every]))
         labels.append(chunk[LABEL].to_numpy())
         if encoder.schema.weight:
             weights.append(chunk[WEIGHT].to_numpy())
@@ -407,6 +453,17 @@ def _summed(pairs: Iterator[tuple[str, int]] | Sequence[tuple[str, int]]) -> lis
     return list(total.items())
 
 
+def _with_past(encoder: Encoder, staged: Path) -> Iterator[tuple[pa.Table, NDArray[np.int32] | None]]:
+    """Staged rows, and what their history fields are."""
+    past = None
+    if encoder.history is not None:
+        past = np.load(past_file(staged.parent, staged.stem), mmap_mode="r", allow_pickle=False)
+    first = 0
+    for chunk in staged_chunks(staged):
+        yield chunk, None if past is None else np.asarray(past[first : first + len(chunk)])
+        first += len(chunk)
+
+
 def _encode_parts(
     encoder: Encoder, stage: Path, folder: Path, rows: dict[str, int], weighted: bool, progress: Progress
 ) -> str:
@@ -424,19 +481,11 @@ def _encode_parts(
                 name: stack.enter_context(array_file(folder / part / f"{name}.npy", kind, shape))
                 for name, (kind, shape) in files.items()
             }
-            for chunk in staged_chunks(stage / f"{part}.parquet"):
-                digest.update(arrays["ids"].append(encoder.transform(chunk)))
+            for chunk, past in _with_past(encoder, stage / f"{part}.parquet"):
+                digest.update(arrays["ids"].append(encoder.transform(chunk, past)))
                 digest.update(arrays["labels"].append(chunk[LABEL].to_numpy()))
                 if weighted:
                     digest.update(arrays["weights"].append(chunk[WEIGHT].to_numpy()))
                 done += len(chunk)
                 progress("encoding", done)
     return digest.hexdigest()
-
-
-def staged_chunks(path: Path) -> Iterator[pa.Table]:
-    """Staged rows; text columns come with their dictionaries, which spares hashing every cell again."""
-    names = parquet.read_schema(path)
-    text = [field.name for field in names if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
-    for batch in parquet.ParquetFile(path, read_dictionary=text).iter_batches(100_000):
-        yield pa.Table.from_batches([batch])

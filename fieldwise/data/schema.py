@@ -42,6 +42,12 @@ class Layout:
         """A layout without set fields."""
         return cls(tuple(sizes), (1,) * len(sizes))
 
+    def followed_by(self, sizes: Sequence[int], ordered: bool) -> Layout:
+        """The layout with further fields at the end, none of them a set."""
+        new = range(self.fields, self.fields + len(sizes))
+        more = (self.sizes + tuple(sizes), self.widths + (1,) * len(sizes))
+        return Layout(*more, self.ordered + (tuple(new) if ordered else ()))
+
     def only(self, fields: Sequence[int]) -> Layout:
         """The layout of some of the fields."""
         ordered = tuple(place for place, f in enumerate(fields) if f in self.ordered)
@@ -133,9 +139,76 @@ class Field:
 
 
 @dataclass(frozen=True)
+class HistorySettings:
+    """Which keys have a history, and how it is told: see data/history.py.
+
+    `keys` are columns, or crosses like `user*item`; `strength` rows of the overall rate are added to each rate;
+    `most_keys` bounds the memory, about 64 bytes for each.
+    """
+
+    keys: tuple[str, ...] = ()
+    time: str = ""
+    delay: float = 0.0
+    window: float = 0.0
+    half_life: float = 0.0
+    folds: int = 10
+    group: tuple[str, ...] = ()
+    strength: float = 10.0
+    most_keys: int = 20_000_000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for key in self.keys:
+            if not all(key.split("*")) or len(set(key.split("*"))) < len(key.split("*")):
+                raise ConfigError(f"history takes columns and crosses of them such as user*item, found '{key}'")
+            if self.keys.count(key) > 1:
+                raise ConfigError(f"history keys must differ, found '{key}' {self.keys.count(key)} times")
+        for name in ("delay", "window", "half_life", "seed"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"history {name} must be 0 or more, found {getattr(self, name)}")
+            if name in ("delay", "window", "half_life") and getattr(self, name) and not self.time:
+                raise ConfigError(f"history {name} needs a time column: set history time")
+        if self.window and self.half_life:
+            raise ConfigError("history takes a window or a half_life, found both")
+        if self.time and self.group:
+            raise ConfigError("history takes a time column or a group for its folds, found both")
+        if self.folds < 2 or not self.strength > 0 or self.most_keys < 1000:
+            found = f"{self.folds}, {self.strength}, {self.most_keys}"
+            raise ConfigError(
+                f"history needs folds of 2 or more, strength above 0, most_keys of 1000 or more, found {found}"
+            )
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that the keys are made of."""
+        return list(dict.fromkeys(name for key in self.keys for name in key.split("*")))
+
+
+def history_settings(keys: str, given: Sequence[str] = ()) -> HistorySettings:
+    """Settings from the command line: keys such as `user,user*item`, and NAME=VALUE for the rest.
+
+    >>> history_settings("user, user*item", ["time=hour", "delay=2"]).delay
+    2.0
+    """
+    values: dict[str, Any] = {"keys": tuple(key.replace(" ", "") for key in keys.split(",") if key.strip())}
+    kinds = {f.name: str(f.type) for f in dataclasses.fields(HistorySettings) if f.name != "keys"}
+    read: dict[str, Any] = {"int": int, "float": float, "str": str}
+    for item in given:
+        name, equals, text = item.partition("=")
+        if not equals or name not in kinds:
+            raise ConfigError(unknown("history setting", name, kinds) + "; write NAME=VALUE")
+        try:
+            values[name] = read.get(kinds[name], lambda t: tuple(t.split(",")))(text)
+        except ValueError:
+            raise ConfigError(f"history {name} must be a number, found '{text}'") from None
+    return HistorySettings(**values)
+
+
+@dataclass(frozen=True)
 class Schema:
     """The label column and the fields, in the order of the encoded columns.
 
+    `history` adds fields of what came before;
     `gbdt_leaves` trees of `gbdt_depth`, fitted on the training rows, add a field each: the leaf of the row.
     """
 
@@ -144,6 +217,7 @@ class Schema:
     weight: str = ""
     gbdt_leaves: int = 0
     gbdt_depth: int = 7
+    history: HistorySettings = HistorySettings()
 
     def __post_init__(self) -> None:
         names = self.names
@@ -160,6 +234,12 @@ class Schema:
     @property
     def names(self) -> list[str]:
         return [field.name for field in self.fields]
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that rows to predict for should have: the fields' and those of the history."""
+        more = [*self.history.columns, self.history.time]
+        return list(dict.fromkeys([*self.names, *(name for name in more if name)]))
 
     @property
     def ordered(self) -> tuple[int, ...]:
@@ -180,6 +260,10 @@ class Schema:
         head: dict[str, Any] = {"label": self.label} | ({"weight": self.weight} if self.weight else {})
         if self.gbdt_leaves:
             head |= {"gbdt_leaves": self.gbdt_leaves, "gbdt_depth": self.gbdt_depth}
+        if self.history.keys:
+            default = dataclasses.asdict(HistorySettings())
+            given = dataclasses.asdict(self.history).items()
+            head |= {"history": {k: v for k, v in given if v != default[k]}}
         return dumps(head | {"field": tables})
 
     @classmethod
@@ -193,10 +277,12 @@ class Schema:
         if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
             raise ConfigError(f"each field is a table [[field]], found field = {tables!r} ({where})")
         head: dict[str, type | tuple[type, ...]] = {"label": str, "weight": str, "gbdt_leaves": int, "gbdt_depth": int}
+        history = values.pop("history", {})
+        if not isinstance(history, dict):
+            raise ConfigError(f"history is a table [history], found history = {history!r} ({where})")
         check_keys(values, head, "schema setting", where)
-        kinds: dict[str, type | tuple[type, ...]] = {
-            f.name: {"int": int, "str": str}.get(str(f.type), list) for f in dataclasses.fields(Field)
-        }
+        check_keys(history, _kinds(HistorySettings), "history setting", where)
+        kinds = _kinds(Field)
         for table in tables:
             check_keys(table, kinds, "field setting", where)
             if "name" not in table:
@@ -208,7 +294,8 @@ class Schema:
         if "label" not in values:
             raise ConfigError(f'a schema needs label = "COLUMN" ({where})')
         try:
-            return cls(fields=tuple(Field(**table) for table in tables), **values)
+            past = HistorySettings(**{k: tuple(v) if isinstance(v, list) else v for k, v in history.items()})  # type: ignore[arg-type]
+            return cls(fields=tuple(Field(**table) for table in tables), history=past, **values)
         except ConfigError as error:
             raise ConfigError(f"{error} ({where})") from None
 
@@ -219,6 +306,12 @@ class Schema:
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"cannot read the schema: {error} ({path})") from None
         return cls.from_toml(text, str(path))
+
+
+def _kinds(settings: type) -> dict[str, type | tuple[type, ...]]:
+    """What a settings class takes from a TOML file, by name."""
+    kinds: dict[str, type | tuple[type, ...]] = {"int": int, "str": str, "float": (int, float)}
+    return {f.name: kinds.get(str(f.type), list) for f in dataclasses.fields(settings)}
 
 
 def check_names(names: list[str]) -> None:

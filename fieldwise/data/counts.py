@@ -1,0 +1,227 @@
+"""Counts of keys in bounded memory: how many rows, and how many positives, each 64-bit key has had.
+
+An open-addressing table in numpy arrays, filled by compiled loops. Where there would be more keys than `most`, the keys
+with the smallest counts are dropped until half of the places are free, and `error` grows by the largest count dropped:
+a key's true count lies between what the table says and that plus `error`. What is dropped depends on the order of the
+events alone, not on how they were cut into chunks.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Keys = NDArray[np.uint64]
+Floats = NDArray[np.float64]
+SMALLEST = 1024
+
+
+class Counts:
+    """The table. With a half-life, a count halves each time that so much time passes."""
+
+    def __init__(self, most: int = 1 << 26, half_life: float = 0.0) -> None:
+        self.most, self.half_life, self.error = most, half_life, 0.0
+        self._allocate(SMALLEST)
+
+    def _allocate(self, places: int) -> None:
+        self.keys = np.zeros(places, dtype=np.uint64)
+        self.values = np.zeros((places, 2))
+        self.last = np.zeros(places)
+        self.used = 0
+
+    @property
+    def _decay(self) -> float:
+        return math.log(2) / self.half_life if self.half_life else 0.0
+
+    def add(self, keys: Keys, labels: NDArray[Any], times: Floats | None = None, weight: float = 1.0) -> None:
+        """Counts events: keys (n, K), each with the row's label (n,); a weight of -1 takes them back."""
+        labels = np.ascontiguousarray(labels, dtype=np.float64)
+        times = np.zeros(len(keys)) if times is None else times
+        done = 0
+        while done < len(keys):
+            self._make_room(keys.shape[1])
+            done, self.used = _kernels()["add"](*self._table, keys, labels, times, self._decay, weight, done)
+
+    def look(self, keys: Keys, times: Floats | None = None) -> Floats:
+        """Counts and positives of keys (n, K) -> (n, K, 2), as of the rows' times."""
+        found = np.zeros((*keys.shape, 2))
+        _kernels()["look"](*self._table[:3], keys, np.zeros(len(keys)) if times is None else times, self._decay, found)
+        return found
+
+    def stream(self, events: Events, first: int, added: int, expired: int, settings: Floats, found: Floats) -> Any:
+        """Rows in the order of time, from `first` on: what each sees, and what comes in and falls out meanwhile.
+
+        `settings` are delay and window. Returns how far it came: the rows looked up, added and expired.
+        """
+        while first < len(events.times):
+            self._make_room(events.keys.shape[1])
+            first, added, expired, self.used = _kernels()["stream"](
+                *self._table,
+                events.keys,
+                events.labels,
+                events.times,
+                self._decay,
+                *settings,
+                first,
+                added,
+                expired,
+                found,
+            )
+        return added, expired
+
+    @property
+    def _table(self) -> tuple[Any, ...]:
+        return self.keys, self.values, self.last, self.used, min(self.most, len(self.keys) * 5 // 8)
+
+    def _make_room(self, needed: int) -> None:
+        """Sees to it that so many new keys fit."""
+        if self.used + needed <= min(self.most, len(self.keys) * 5 // 8):
+            return
+        keep = self.keys != 0
+        if self.used + needed > self.most:
+            now = self.last[keep].max(initial=0.0)
+            counts = self.values[:, 0] * np.exp(-self._decay * (now - self.last))
+            least = np.sort(counts[keep])[self.used // 2]
+            keep &= counts > least
+            self.error += float(least)
+        old = self.keys[keep], self.values[keep], self.last[keep]
+        places = len(self.keys)
+        while (len(old[0]) + needed) * 2 > places:
+            places *= 2
+        self._allocate(places)
+        self.used = _kernels()["place"](self.keys, self.values, self.last, *old)
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """The keys in rising order with their values, which says all: equal tables have equal states."""
+        keep = self.keys != 0
+        order = np.argsort(self.keys[keep])
+        return {name: getattr(self, name)[keep][order] for name in ("keys", "values", "last")}
+
+    def copy(self) -> Counts:
+        other = Counts(self.most, self.half_life)
+        other.keys, other.values, other.last = self.keys.copy(), self.values.copy(), self.last.copy()
+        other.used, other.error = self.used, self.error
+        return other
+
+    def save(self, path: Path, **more: NDArray[Any]) -> None:
+        """Writes an .npz file, with further arrays if there are any."""
+        np.savez(path, **self.state(), error=np.float64(self.error), **more)  # type: ignore[arg-type]
+
+    def load(self, path: Path) -> dict[str, NDArray[Any]]:
+        """Reads what `save` wrote; returns all of its arrays."""
+        with np.load(path, allow_pickle=False) as held:
+            arrays = {name: held[name] for name in held.files}
+        keys, values, last, self.error = (*(arrays[n] for n in ("keys", "values", "last")), float(arrays["error"]))
+        places = SMALLEST
+        while len(keys) * 2 > places:
+            places *= 2
+        self._allocate(places)
+        self.used = _kernels()["place"](self.keys, self.values, self.last, keys, values, last)
+        return arrays
+
+
+class Events:
+    """Rows that count: keys (n, K), labels (n,), times (n,), in the order of time."""
+
+    def __init__(self, keys: Keys, labels: NDArray[Any], times: Floats) -> None:
+        self.keys = np.ascontiguousarray(keys)
+        self.labels = np.ascontiguousarray(labels, dtype=np.float64)
+        self.times = np.ascontiguousarray(times, dtype=np.float64)
+
+
+@cache
+def _kernels() -> dict[str, Any]:
+    """The compiled loops; numba is imported when they are first needed."""
+    from numba import njit
+
+    @njit(cache=True, inline="always")
+    def place_of(keys: Any, key: Any) -> Any:
+        mask = np.uint64(len(keys) - 1)
+        place = key & mask
+        while keys[place] != 0 and keys[place] != key:
+            place = (place + np.uint64(1)) & mask
+        return place
+
+    @njit(cache=True, inline="always")
+    def count(keys: Any, values: Any, last: Any, used: Any, key: Any, label: Any, time: Any, decay: Any, w: Any) -> Any:
+        place = place_of(keys, key)
+        if keys[place] == 0:
+            keys[place] = key
+            used += 1
+        elif decay > 0 and time > last[place]:
+            fade = np.exp(-decay * (time - last[place]))
+            values[place, 0] *= fade
+            values[place, 1] *= fade
+        if time > last[place]:
+            last[place] = time
+        # Taking back stops at nothing: what a dropped key had before is not known any more.
+        values[place, 0] = max(0.0, values[place, 0] + w)
+        values[place, 1] = max(0.0, values[place, 1] + w * label)
+        return used
+
+    @njit(cache=True, inline="always")
+    def read(keys: Any, values: Any, last: Any, key: Any, time: Any, decay: Any, found: Any) -> None:
+        place = place_of(keys, key)
+        if keys[place] != 0:
+            fade = np.exp(-decay * max(0.0, time - last[place])) if decay > 0 else 1.0
+            found[0] = values[place, 0] * fade
+            found[1] = values[place, 1] * fade
+
+    @njit(cache=True)
+    def add(
+        keys: Any, values: Any, last: Any, used: Any, limit: Any, new: Any, labels: Any, times: Any,
+        decay: Any, weight: Any, done: Any,
+    ) -> Any:  # fmt: skip
+        for row in range(done, len(new)):
+            if used + new.shape[1] > limit:
+                return row, used
+            for column in range(new.shape[1]):
+                used = count(keys, values, last, used, new[row, column], labels[row], times[row], decay, weight)
+        return len(new), used
+
+    @njit(cache=True)
+    def look(keys: Any, values: Any, last: Any, asked: Any, times: Any, decay: Any, found: Any) -> None:
+        for row in range(len(asked)):
+            for column in range(asked.shape[1]):
+                read(keys, values, last, asked[row, column], times[row], decay, found[row, column])
+
+    @njit(cache=True)
+    def stream(
+        keys: Any, values: Any, last: Any, used: Any, limit: Any, asked: Any, labels: Any, times: Any, decay: Any,
+        delay: Any, window: Any, first: Any, added: Any, expired: Any, found: Any,
+    ) -> Any:  # fmt: skip
+        for row in range(first, len(times)):
+            now = times[row]
+            while added < row and times[added] < now and times[added] <= now - delay:
+                if used + asked.shape[1] > limit:
+                    return row, added, expired, used
+                for column in range(asked.shape[1]):
+                    key = asked[added, column]
+                    used = count(keys, values, last, used, key, labels[added], times[added], decay, 1.0)
+                added += 1
+            while window > 0 and expired < added and times[expired] < now - window:
+                for column in range(asked.shape[1]):
+                    key = asked[expired, column]
+                    # A key that was dropped meanwhile has nothing to take back.
+                    if keys[place_of(keys, key)] != 0:
+                        count(keys, values, last, used, key, labels[expired], times[expired], decay, -1.0)
+                expired += 1
+            for column in range(asked.shape[1]):
+                read(keys, values, last, asked[row, column], now, decay, found[row, column])
+        return len(times), added, expired, used
+
+    @njit(cache=True)
+    def place(keys: Any, values: Any, last: Any, old: Any, old_values: Any, old_last: Any) -> Any:
+        for row in range(len(old)):
+            at = place_of(keys, old[row])
+            keys[at] = old[row]
+            values[at] = old_values[row]
+            last[at] = old_last[row]
+        return len(old)
+
+    return {"add": add, "look": look, "stream": stream, "place": place}

@@ -1,0 +1,245 @@
+"""What a field's value, or a combination of values, did before: counts, positives and rates as further fields.
+
+Each key (`user`, or `user*item`) adds three fields: how often it was seen, how often with a response, and its smoothed
+rate. No row sees its own label:
+
+- with a time column a row sees what came strictly before it (rows of one moment do not see each other), later than
+  `delay` ago not yet, longer than `window` ago no more, or fading by `half_life`; all in the column's own units
+  (seconds for dates);
+- without one, training rows are in `folds`, by row or by the columns of `group`, and a row sees the other folds;
+  every other row sees all training rows.
+
+The rate is (positives + strength * prior) / (count + strength), the prior being the overall rate, seen in the same way;
+its field is the bucket of logit(rate) - logit(prior). All bucket bounds are fixed, so that they tell nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from fieldwise.data.counts import Counts, Events, Floats, Keys
+from fieldwise.data.schema import FIRST, MISSING, HistorySettings
+from fieldwise.data.texts import hash_of, texts_of
+from fieldwise.errors import BundleError, DataError
+
+FILES = ("history.json", "history.npz")
+PARTS = ("count", "positives", "rate")
+COUNT_EDGES = np.array([0, 1, 2, 3, 4, *(round(4 * 2 ** (step / 2)) for step in range(1, 43))], dtype=np.float64)
+LIFT_EDGES = np.concatenate([np.arange(-6, -3, 0.25), np.arange(-30, 31) / 10, np.arange(3.25, 6.01, 0.25)])
+SIZES = (FIRST + len(COUNT_EDGES) + 1,) * 2 + (FIRST + len(LIFT_EDGES) + 1,)
+
+
+class History:
+    """The settings, the counts so far, and the events that do not count yet, or will not for ever."""
+
+    def __init__(self, settings: HistorySettings) -> None:
+        self.settings = settings
+        self.counts = Counts(settings.most_keys, settings.half_life)
+        self.end = 0.0
+        keys = len(settings.keys) + 1
+        self.waiting = Events(np.empty((0, keys), dtype=np.uint64), np.empty(0), np.empty(0))
+        self.added = 0
+        self._ahead: History | None = None
+
+    @property
+    def names(self) -> list[str]:
+        return [f"{key}:{part}" for key in self.settings.keys for part in PARTS]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return SIZES * len(self.settings.keys)
+
+    def keys(self, table: pa.Table, buckets: dict[str, NDArray[np.int32]]) -> Keys:
+        """The 64-bit keys of rows, (n, K + 1); the last one is the same for all of them and holds the overall rate.
+
+        A number counts by its bucket, given in `buckets`; a missing value is a value like any other.
+        """
+        hashes = {name: _column_hashes(table, name, buckets) for name in self.settings.columns}
+        found = np.empty((len(table), len(self.settings.keys) + 1), dtype=np.uint64)
+        for place, key in enumerate(self.settings.keys):
+            found[:, place] = mixed([hashes[name] for name in key.split("*")], place + 1)
+        found[:, -1] = mixed([np.zeros(len(table), dtype=np.uint64)], 0)
+        return found
+
+    def times(self, table: pa.Table, passed: int = 0) -> Floats:
+        """The moments of rows; a row without one, or without the column, is of the state's last moment."""
+        name = self.settings.time
+        if not name or name not in table.column_names:
+            return np.full(len(table), self.end)
+        return np.nan_to_num(moments(table[name], name, passed), nan=self.end)
+
+    def seen(self, table: pa.Table, buckets: dict[str, NDArray[np.int32]]) -> NDArray[np.int32]:
+        """The history fields (n, 3 K) of rows that come after all that was counted; nothing is changed."""
+        keys, times = self.keys(table, buckets), self.times(table)
+        found = np.zeros((*keys.shape, 2))
+        # From some moment on all that waits has come in, and nothing changes any more, unless a window closes.
+        settled = np.nextafter(self.waiting.times.max(initial=self.end) + self.settings.delay, np.inf)
+        asked = np.maximum(times, self.end) if self.settings.window else np.clip(times, self.end, settled)
+        for now in np.unique(asked):
+            rows = asked == now
+            found[rows] = self._as_of(float(now)).look(keys[rows], times[rows])
+        return history_ids(found, self.settings.strength)
+
+    def replay(self, keys: Keys, labels: NDArray[Any], times: Floats) -> NDArray[np.int32]:
+        """Rows in the order of time: the fields (n, 3 K) of each, from what came before it; all of them are counted."""
+        if len(times) and times[0] < self.end:
+            raise DataError(f"history runs forward: it has come to {self.end:g}, found a row of {times[0]:g}")
+        waiting = len(self.waiting.times)
+        joined = [(self.waiting.keys, keys), (self.waiting.labels, labels), (self.waiting.times, times)]
+        events = Events(*(np.concatenate(pair) for pair in joined))
+        found = np.zeros((len(events.times), events.keys.shape[1], 2))
+        limits = np.array([self.settings.delay, self.settings.window])
+        added, expired = self.counts.stream(events, waiting, self.added, 0, limits, found)
+        first = expired if self.settings.window else added
+        self.waiting = Events(events.keys[first:], events.labels[first:], events.times[first:])
+        self.added = added - first
+        self.end = float(times[-1]) if len(times) else self.end
+        self._ahead = None
+        return history_ids(found[waiting:], self.settings.strength)
+
+    def _as_of(self, now: float) -> Counts:
+        """The counts at a moment not before the end: these, or those of a copy that has run on to it."""
+        if not len(self.waiting.times):
+            return self.counts
+        if self._ahead is None or self._ahead.end > now:
+            self._ahead = History(self.settings)
+            self._ahead.counts = self.counts.copy()
+            self._ahead.waiting, self._ahead.added, self._ahead.end = self.waiting, self.added, self.end
+        if self._ahead.end < now:
+            ahead = self._ahead
+            nobody = Events(np.full((1, ahead.waiting.keys.shape[1]), 1, dtype=np.uint64), np.zeros(1), np.array([now]))
+            ahead.replay(nobody.keys, nobody.labels, nobody.times)
+            # Who only looks has left no event.
+            left = ahead.waiting
+            ahead.waiting = Events(left.keys[:-1], left.labels[:-1], left.times[:-1])
+        return self._ahead.counts
+
+    def save(self, folder: Path) -> None:
+        state = {"end": self.end, "added": self.added}
+        (folder / FILES[0]).write_text(json.dumps(state), encoding="utf-8")
+        waiting = {f"waiting_{name}": getattr(self.waiting, name) for name in ("keys", "labels", "times")}
+        self.counts.save(folder / FILES[1], **waiting)
+
+    @classmethod
+    def load(cls, folder: Path, settings: HistorySettings) -> History:
+        history = cls(settings)
+        try:
+            state = json.loads((folder / FILES[0]).read_text(encoding="utf-8"))
+            history.end, history.added = float(state["end"]), int(state["added"])
+            more = history.counts.load(folder / FILES[1])
+            history.waiting = Events(*(more[f"waiting_{name}"] for name in ("keys", "labels", "times")))
+        except (OSError, ValueError, KeyError, EOFError) as error:
+            raise BundleError(f"the history is damaged: {str(error).splitlines()[0]} ({folder})") from None
+        return history
+
+
+def history_ids(found: Floats, strength: float) -> NDArray[np.int32]:
+    """Counts and positives (n, K + 1, 2), the overall ones last -> ids (n, 3 K)."""
+    count, positives = found[:, :-1, 0], found[:, :-1, 1]
+    prior = (found[:, -1:, 1] + 0.5) / (found[:, -1:, 0] + 1)
+    rate = (positives + strength * prior) / (count + strength)
+    lift = _logit(rate) - _logit(prior)
+    ids = np.empty((len(found), count.shape[1], 3), dtype=np.int32)
+    ids[..., 0] = FIRST + np.searchsorted(COUNT_EDGES, count)
+    ids[..., 1] = FIRST + np.searchsorted(COUNT_EDGES, positives)
+    ids[..., 2] = np.where(count > 0, FIRST + np.searchsorted(LIFT_EDGES, lift), MISSING)
+    return ids.reshape(len(found), -1)
+
+
+def _logit(p: Floats) -> Floats:
+    return np.asarray(np.log(p) - np.log1p(-p))
+
+
+def value_of(part: int, number: int) -> str:
+    """The text of an id of a count (0), a count of positives (1) or a rate (2)."""
+    edges, unit = (LIFT_EDGES, "lift ") if part == 2 else (COUNT_EDGES, "")
+    if number < FIRST:
+        return ("(missing)", "(other)")[number]
+    bounds = ["-inf" if part == 2 else "0", *(f"{edge:g}" for edge in edges), "inf"]
+    if part < 2 and number - FIRST < 5:
+        return f"{number - FIRST}"
+    return f"{unit}({bounds[number - FIRST]}, {bounds[number - FIRST + 1]}]"
+
+
+def fold_counts(history: History, keys: Keys, labels: NDArray[Any], folds: NDArray[np.int64], inside: Counts) -> None:
+    """Counts training rows: in all, and inside of each fold."""
+    history.counts.add(keys, labels)
+    inside.add(_in_fold(keys, folds), labels)
+
+
+def out_of_fold(history: History, keys: Keys, folds: NDArray[np.int64], inside: Counts) -> NDArray[np.int32]:
+    """The history fields (n, 3 K) of training rows: what the other folds have."""
+    others = history.counts.look(keys) - inside.look(_in_fold(keys, folds))
+    return history_ids(np.maximum(others, 0), history.settings.strength)
+
+
+def _in_fold(keys: Keys, folds: NDArray[np.int64]) -> Keys:
+    return mixed([keys, np.broadcast_to(folds[:, None].astype(np.uint64), keys.shape)], 1)
+
+
+def folds_of(settings: HistorySettings, table: pa.Table, first_row: int) -> NDArray[np.int64]:
+    """The fold of each row, by its number or by what it has in the group's columns."""
+    if settings.group:
+        numbers = mixed([_column_hashes(table, name, {}) for name in settings.group], settings.seed)
+    else:
+        rows = np.arange(first_row, first_row + len(table), dtype=np.uint64)
+        numbers = mixed([rows], settings.seed)
+    return (numbers % np.uint64(settings.folds)).astype(np.int64)
+
+
+def mixed(parts: Sequence[NDArray[np.uint64]], seed: int) -> NDArray[np.uint64]:
+    """One well-mixed 64-bit number from several, in their order; never 0, which marks an empty place.
+
+    The mixer is splitmix64's.
+    """
+    total = np.full(parts[0].shape, (seed + 1) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF, dtype=np.uint64)
+    for part in parts:
+        total = (total ^ part) + np.uint64(0x9E3779B97F4A7C15)
+        total = (total ^ (total >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        total = (total ^ (total >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        total = total ^ (total >> np.uint64(31))
+    return np.maximum(total, np.uint64(1))
+
+
+def _column_hashes(table: pa.Table, name: str, buckets: dict[str, NDArray[np.int32]]) -> NDArray[np.uint64]:
+    if name in buckets:
+        return buckets[name].astype(np.int64).astype(np.uint64)
+    if name not in table.column_names:
+        raise DataError(f"history needs the column '{name}'; the table has: {', '.join(table.column_names)}")
+    return column_hashes(table[name])
+
+
+def column_hashes(column: pa.ChunkedArray) -> NDArray[np.uint64]:
+    """A hash of the text of each row."""
+    texts, places = texts_of(column)
+    return np.array([hash_of(text or "") for text in texts], dtype=np.uint64)[places]
+
+
+def moments(column: pa.ChunkedArray, name: str, passed: int = 0) -> Floats:
+    """A time column as numbers: numbers as they are, dates and times in seconds, NaN where there is none."""
+    kind = column.type
+    try:
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind):
+            column = pc.cast(column, pa.string())
+            try:
+                column = pc.cast(column, pa.float64())
+            except pa.ArrowInvalid:
+                column = pc.cast(column, pa.timestamp("us"))
+        if pa.types.is_temporal(column.type):
+            whole = pc.cast(pc.cast(column, pa.timestamp("us")), pa.int64())
+            return np.asarray(whole.to_numpy(), dtype=np.float64) / 1e6
+        return np.asarray(pc.cast(column, pa.float64(), safe=False).to_numpy(), dtype=np.float64)
+    except pa.ArrowException as error:
+        way_out = "numbers, dates, or texts like 2014-10-21 or 2014-10-21 13:00:00"
+        reason = str(error).splitlines()[0]
+        raise DataError(
+            f"the time column '{name}' must hold {way_out}: {reason} (rows {passed + 1} to {passed + len(column)})"
+        ) from None

@@ -1,0 +1,19 @@
+"""The parts between reading and encoding: parquet files with the label, and the weight, under names of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+from pyarrow import parquet
+
+LABEL, WEIGHT = "__label__", "__weight__"
+
+
+def staged_chunks(path: Path) -> Iterator[pa.Table]:
+    """Staged rows; text columns come with their dictionaries, which spares hashing every cell again."""
+    names = parquet.read_schema(path)
+    text = [field.name for field in names if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
+    for batch in parquet.ParquetFile(path, read_dictionary=text).iter_batches(100_000):
+        yield pa.Table.from_batches([batch])

@@ -1,0 +1,46 @@
+"""Values as texts: a column's distinct ones, and a hash that is the same everywhere and always."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from fieldwise.data.formats import text_of
+
+
+def texts_of(column: pa.ChunkedArray) -> tuple[list[str | None], NDArray[np.int64]]:
+    """A column's distinct texts and, for each row, the place of its text among them."""
+    if not len(column) or pa.types.is_null(column.type):
+        return [None], np.zeros(len(column), dtype=np.int64)
+    if not pa.types.is_dictionary(column.type):
+        try:
+            column = column.dictionary_encode()
+        except pa.ArrowNotImplementedError:
+            texts = [text_of(value) for value in column.to_pylist()]
+            column = pa.chunked_array([pa.array(texts, pa.string()).dictionary_encode()])
+    encoded = column.unify_dictionaries().combine_chunks()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.chunk(0)
+    values = _whole_moments(encoded.dictionary)
+    if pa.types.is_integer(values.type):
+        texts = values.cast(pa.string()).to_pylist()
+    else:
+        texts = [text_of(value) for value in values.to_pylist()]
+    # A row without a value points behind the last text.
+    places = encoded.indices.cast(pa.int64()).fill_null(len(texts)).to_numpy()
+    return [*texts, None], places
+
+
+def _whole_moments(values: pa.Array) -> pa.Array:
+    """Times to the microsecond, which is what Python's own types hold."""
+    if pa.types.is_timestamp(values.type):
+        return values.cast(pa.timestamp("us", values.type.tz), safe=False)
+    return values.cast(pa.duration("us"), safe=False) if pa.types.is_duration(values.type) else values
+
+
+def hash_of(text: str) -> int:
+    """64 bits of a text."""
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
