@@ -5,7 +5,7 @@ rate. No row sees its own label:
 
 - with a time column a row sees what came strictly before it (rows of one moment do not see each other), later than
   `delay` ago not yet, longer than `window` ago no more, or fading by `half_life`; all in the column's own units
-  (seconds for dates);
+  (seconds for dates); `row` is the order of the rows themselves;
 - without one, training rows are in `folds`, by row or by the columns of `group`, and a row sees the other folds;
   every other row sees all training rows.
 
@@ -32,6 +32,8 @@ from fieldwise.errors import BundleError, DataError
 
 FILES = ("history.json", "history.npz")
 PARTS = ("count", "positives", "rate")
+# The name of a time column that stands for the order of the rows.
+ROW_ORDER = "row"
 COUNT_EDGES = np.array([0, 1, 2, 3, 4, *(round(4 * 2 ** (step / 2)) for step in range(1, 43))], dtype=np.float64)
 LIFT_EDGES = np.concatenate([np.arange(-6, -3, 0.25), np.arange(-30, 31) / 10, np.arange(3.25, 6.01, 0.25)])
 SIZES = (FIRST + len(COUNT_EDGES) + 1,) * 2 + (FIRST + len(LIFT_EDGES) + 1,)
@@ -70,19 +72,23 @@ class History:
         return found
 
     def times(self, table: pa.Table, passed: int = 0) -> Floats:
-        """The moments of rows; a row without one, or without the column, is of the state's last moment."""
+        """The moments of rows; one without it, or without the column, comes just after all that was counted."""
         name = self.settings.time
-        if not name or name not in table.column_names:
-            return np.full(len(table), self.end)
-        return np.nan_to_num(moments(table[name], name, passed), nan=self.end)
+        if name in ("", ROW_ORDER) or name not in table.column_names:
+            return np.full(len(table), self._after)
+        return np.nan_to_num(moments(table[name], name, passed), nan=self._after)
+
+    @property
+    def _after(self) -> float:
+        """The first moment at which all that was told counts."""
+        return float(np.nextafter(self.waiting.times.max(initial=self.end) + self.settings.delay, np.inf))
 
     def seen(self, table: pa.Table, buckets: dict[str, NDArray[np.int32]]) -> NDArray[np.int32]:
         """The history fields (n, 3 K) of rows that come after all that was counted; nothing is changed."""
         keys, times = self.keys(table, buckets), self.times(table)
         found = np.zeros((*keys.shape, 2))
         # From some moment on all that waits has come in, and nothing changes any more, unless a window closes.
-        settled = np.nextafter(self.waiting.times.max(initial=self.end) + self.settings.delay, np.inf)
-        asked = np.maximum(times, self.end) if self.settings.window else np.clip(times, self.end, settled)
+        asked = np.maximum(times, self.end) if self.settings.window else np.clip(times, self.end, self._after)
         for now in np.unique(asked):
             rows = asked == now
             found[rows] = self._as_of(float(now)).look(keys[rows], times[rows])

@@ -32,11 +32,11 @@ from fieldwise.data.encoder import (
     log_square,
 )
 from fieldwise.data.formats import is_list, quoted, text_of
-from fieldwise.data.history import History, column_hashes, mixed
+from fieldwise.data.history import ROW_ORDER, History, column_hashes, mixed
 from fieldwise.data.infer import SAMPLE_ROWS, infer_schema
 from fieldwise.data.leaves import MOST_ROWS, Leaves
 from fieldwise.data.schema import Field, HistorySettings, Schema, check_names
-from fieldwise.data.staged import LABEL, WEIGHT, staged_chunks
+from fieldwise.data.staged import LABEL, ROW, WEIGHT, staged_chunks
 from fieldwise.data.texts import texts_of
 from fieldwise.data.timeline import past_file, tell
 from fieldwise.errors import ConfigError, DataError
@@ -155,7 +155,9 @@ def _stage(
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Writes the parts as parquet, label checked; returns their rows and positives."""
     assign = _assigner(sources, split, notes) if set(sources) == {"train"} else None
-    needed = [*history.columns, *history.group, *([history.time] if history.time else ())]
+    by_row = history.time == ROW_ORDER
+    needed = [*history.columns, *history.group, *([history.time] if history.time and not by_row else ())]
+    before = 0
     rows: dict[str, int] = dict.fromkeys((*PARTS, "dropped"), 0)
     positives = dict(rows)
     with ExitStack() as stack:
@@ -167,6 +169,9 @@ def _stage(
                 wanted = list(dict.fromkeys([*wanted, *needed]))
                 staged = _labelled(chunk, label, weight, wanted, passed, names[source])
                 parts = np.full(len(staged), PARTS.index(source)) if assign is None else assign(chunk, passed)
+                if by_row:
+                    numbers = np.arange(before + passed, before + passed + len(staged))
+                    staged = staged.append_column(ROW, pa.array(numbers))
                 passed += len(staged)
                 for part, own in _parted(staged, parts, keep):
                     if not len(own) or (part == "dropped" and not history.keys):
@@ -178,6 +183,7 @@ def _stage(
                     rows[part] += len(own)
                     positives[part] += int(own[LABEL].to_numpy().sum())
                 progress("reading", passed)
+            before += passed
     if not rows["train"]:
         raise DataError(f"there are no training rows: the file has none, or the split leaves none ({names['train']})")
     if positives["train"] in (0, rows["train"]):
@@ -218,7 +224,7 @@ def _labelled(chunk: pa.Table, label: str, weight: str, names: list[str], passed
     if not names:
         raise DataError(f"there is no column beside '{label}' to predict it from ({source})")
     for name in names:
-        if name in (LABEL, WEIGHT):
+        if name in (LABEL, WEIGHT, ROW):
             raise DataError(f"the name '{name}' is taken by fieldwise itself; rename that column ({source})")
     kept = pa.table([_plain(chunk[name]) for name in names], names=names)
     kept = kept.append_column(LABEL, pa.array(read_labels(chunk[label], label, passed, source)))
@@ -365,7 +371,7 @@ def _infer(stage: Path, label: str, weight: str, no_fields: Collection[str]) -> 
             break
     sample = pa.concat_tables(chunks)
     labels = sample[LABEL].to_numpy().astype(np.float32)
-    fields = [name for name in sample.column_names if name not in (LABEL, WEIGHT, *no_fields)]
+    fields = [name for name in sample.column_names if name not in (LABEL, WEIGHT, ROW, *no_fields)]
     schema, notes = infer_schema(sample.select(fields), labels, label, weight)
     for name in sorted(set(sample.column_names) & set(no_fields)):
         notes.append(f"column '{name}' is no field: other parts hold values of it that training never sees")

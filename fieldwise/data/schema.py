@@ -238,7 +238,7 @@ class Schema:
     @property
     def columns(self) -> list[str]:
         """The columns that rows to predict for should have: the fields' and those of the history."""
-        more = [*self.history.columns, self.history.time]
+        more = [*self.history.columns, self.history.time if self.history.time != "row" else ""]
         return list(dict.fromkeys([*self.names, *(name for name in more if name)]))
 
     @property

@@ -1,4 +1,4 @@
-"""The parts between reading and encoding: parquet files with the label, and the weight, under names of our own."""
+"""The parts between reading and encoding: parquet files; label, weight and row number go by names of our own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import parquet
 
-LABEL, WEIGHT = "__label__", "__weight__"
+LABEL, WEIGHT, ROW = "__label__", "__weight__", "__row__"
 
 
 def staged_chunks(path: Path) -> Iterator[pa.Table]:

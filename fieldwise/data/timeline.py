@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from fieldwise.data.counts import Counts
 from fieldwise.data.encoder import Encoder
-from fieldwise.data.history import History, fold_counts, folds_of, moments, out_of_fold
-from fieldwise.data.staged import LABEL, staged_chunks
+from fieldwise.data.history import ROW_ORDER, History, fold_counts, folds_of, moments, out_of_fold
+from fieldwise.data.staged import LABEL, ROW, staged_chunks
 from fieldwise.errors import DataError
 
 # Rows that are replayed at a time.
@@ -116,7 +116,7 @@ class _Log:
 
 
 def _moments(chunk: pa.Table, name: str, part: str, passed: int) -> NDArray[np.float64]:
-    times = moments(chunk[name], name, passed)
+    times = moments(chunk[ROW if name == ROW_ORDER else name], name, passed)
     if np.isnan(times).any():
         row = passed + int(np.flatnonzero(np.isnan(times))[0]) + 1
         raise DataError(f"the time column '{name}' must have a value in every row, found none (row {row} of {part})")

@@ -106,6 +106,24 @@ def test_with_a_time_rows_see_what_came_before(tmp_path: Path, settings: dict[st
     assert dataset.layout.ordered == (2, *range(3, 12))
 
 
+def test_the_order_of_the_rows_may_be_the_time(tmp_path: Path):
+    table = drawn()
+    by_row = replace(TIMED, keys=("user", "user*item"), time="row")
+    numbered = table.append_column("number", pa.array(np.arange(len(table))))
+    by_number = replace(by_row, time="number")
+    for split in (BY_ROW, Split((0.5, 0.25, 0.25))):
+        folder = tmp_path / str(split.by)
+        one = prepared(table, folder / "one", by_row, split)
+        other = prepared(numbered, folder / "other", by_number, split)
+        assert np.array_equal(in_order(one), in_order(other))
+        assert "row" not in one.schema.columns
+    encoder = Encoder.load(tmp_path / "row" / "one" / "encoder", prepared(table, tmp_path / "x", by_row, BY_ROW).schema)
+    # New rows come after all of the training rows, the last one included.
+    last = table.slice(479, 1)
+    users = [user == last["user"][0].as_py() for user in table["user"].to_pylist()[:480]]
+    assert encoder.transform(last)[0, 3] == FIRST + np.searchsorted(COUNT_EDGES, sum(users))
+
+
 def test_in_a_random_split_training_rows_see_training_rows_only(tmp_path: Path):
     table = drawn()
     random = np.random.default_rng(3)

@@ -101,7 +101,7 @@ def test_the_column_of_the_split_is_no_field(tmp_path: Path) -> None:
     table = log(60, part=["train", "train", "valid"] * 20, x=["a", "b", "c"] * 20)
     facts = prepare({"train": lambda: chunked(table)}, tmp_path / "data", "click", split=Split(by="part"))
     assert list(facts["fields"]) == ["x"]
-    assert any("column 'part' decides the split" in note for note in facts["notes"])
+    assert any("column 'part' is no field" in note for note in facts["notes"])
 
 
 @pytest.mark.parametrize(
