@@ -7,13 +7,13 @@ import sys
 import warnings
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from fieldwise.config import load_config
-from fieldwise.console import TrainingBar, counting, err, out, print_json
-from fieldwise.errors import ConfigError, FieldwiseError
+from fieldwise.console import TrainingBar, counting, err, out, print_groups, print_json, print_metrics, say
+from fieldwise.errors import ConfigError, DataError, FieldwiseError
 
 app = typer.Typer(
     name="fieldwise",
@@ -152,7 +152,7 @@ def train(
         print_json(report)
         return
     part = "test" if "test" in report else "valid"
-    _print_metrics(f"{report['model']} on {part} rows", report[part])
+    print_metrics(f"{report['model']} on {part} rows", report[part])
     say(f"run: {folder}  bundle: {folder / 'bundle'}")
     say(f"next: fieldwise predict {folder} FILE -o predictions.csv")
 
@@ -162,12 +162,13 @@ def evaluate(
     source: Annotated[Path, typer.Argument(help="A run or a bundle.")],
     rows: Annotated[Path, typer.Argument(help="A file with the label column, or a prepared folder.")],
     part: Annotated[str, typer.Option(help="Which part of a prepared folder.")] = "test",
+    by: Annotated[str, typer.Option(help="A column: metrics by its values, and the AUC within them.")] = "",
     device: str = "cpu",
     json: Json = False,
 ) -> None:
     """Measure a model on rows whose responses are known.
 
-    Example: `fieldwise evaluate runs/pin log.csv --json`
+    Example: `fieldwise evaluate runs/pin log.csv --by weekday`
     """
     from fieldwise.data import formats
     from fieldwise.predictor import Predictor
@@ -175,15 +176,21 @@ def evaluate(
     predictor = Predictor.load(source, device)
     with counting("evaluating", json):
         if rows.is_dir():
-            found = predictor.evaluate_prepared(rows, part)
+            found = predictor.evaluate_prepared(rows, part, by)
         else:
             schema = predictor.schema
-            columns = [schema.label, *schema.names, *([schema.weight] if schema.weight else ())]
-            found = predictor.evaluate(formats.read([rows], columns, schema.numbers))
+            known = formats.column_names(rows)
+            if by and by not in known:
+                raise DataError(f"--by column '{by}' is missing; the file has: {', '.join(known)} ({rows})")
+            columns = dict.fromkeys([schema.label, *schema.names, schema.weight, by])
+            chunks = formats.read([rows], [name for name in columns if name], schema.numbers)
+            found = predictor.evaluate(chunks, by)
     if json:
         print_json(found)
     else:
-        _print_metrics(f"{predictor.bundle.config.model} on {rows}", found)
+        print_metrics(f"{predictor.bundle.config.model} on {rows}", found)
+        if by:
+            print_groups(found["by"])
 
 
 @app.command()
@@ -265,25 +272,6 @@ def report(
     else:
         print_table(rows, None, out)
         say(f"page: {file}")
-
-
-def say(text: str) -> None:
-    """A line as it is: no colours guessed from it, no line breaks in the middle of a command."""
-    out.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
-def _print_metrics(title: str, found: dict[str, Any]) -> None:
-    words = {
-        "auc": "AUC",
-        "log_loss": "log loss",
-        "rig": "relative information gain",
-        "calibration": "predicted / observed",
-        "ece": "calibration error",
-    }
-    say(f"{title}: {found['rows']:,} rows, {found['positive_rate']:.4%} positive")
-    for key, word in words.items():
-        value = "not defined on one class" if found[key] is None else f"{found[key]:.5f}"
-        say(f"  {word:26} {value}")
 
 
 def _shares(text: str) -> tuple[float, float, float]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -16,8 +17,11 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Table
+from rich.text import Text
 
 from fieldwise import runs
+from fieldwise.metrics import MOST_VALUES
 
 out = Console()
 err = Console(stderr=True)
@@ -26,6 +30,46 @@ err = Console(stderr=True)
 def print_json(values: dict[str, Any]) -> None:
     """One JSON object on standard output, for scripts."""
     print(json.dumps(values, allow_nan=False))
+
+
+def say(text: str) -> None:
+    """A line as it is: no colours guessed from it, no line breaks in the middle of a command."""
+    out.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def print_metrics(title: str, found: dict[str, Any]) -> None:
+    """The metrics of some rows, one in a line."""
+    words = {
+        "auc": "AUC",
+        "log_loss": "log loss",
+        "rig": "relative information gain",
+        "calibration": "predicted / observed",
+        "ece": "calibration error",
+    }
+    say(f"{title}: {found['rows']:,} rows, {found['positive_rate']:.4%} positive")
+    for key, word in words.items():
+        value = "not defined on one class" if found[key] is None else f"{found[key]:.5f}"
+        say(f"  {word:26} {value}")
+
+
+def print_groups(found: dict[str, Any]) -> None:
+    """The AUC within the values of a column and, where they are few, the metrics of each."""
+    column, area = found["column"], found["auc"]
+    say(f"  {'AUC within ' + column:26} {'not defined' if area is None else f'{area:.5f}'}")
+    used = f"{found['groups_used']:,} of {found['groups']:,} values have both classes"
+    say(f"  {'':26} {used}, {found['rows_covered']:.1%} of the rows")
+    if found["values"] is None:
+        say(f"  {'':26} {found['groups']:,} values: too many to list, at most {MOST_VALUES} are")
+        return
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
+    table.add_column(Text(column), overflow="fold")
+    for title in ("rows", "positive", "AUC", "log loss", "predicted / observed"):
+        table.add_column(title, justify="right")
+    for row in found["values"]:
+        forms = {"rows": ",", "positive_rate": ".4%", "auc": ".4f", "log_loss": ".5f", "calibration": ".3f"}
+        cells = ["–" if row[key] is None else format(row[key], form) for key, form in forms.items()]
+        table.add_row(Text(row["value"]), *cells)
+    out.print(table)
 
 
 class TrainingBar(runs.Progress):

@@ -14,6 +14,7 @@ FLOORS = [
     {"data"},
     {"nn", "kernels"},
     {"models", "trees"},
+    {"ranking"},
     {"optim", "metrics", "calibration", "scoring"},
     {"checkpoint", "bundle", "distributed"},
     {"explain", "predictor", "pretrain"},
