@@ -257,21 +257,29 @@ def models(
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
     file: Annotated[Path, typer.Option("-o", "--out", help="The page to write.")] = Path("report.html"),
+    significance: Annotated[bool, typer.Option("--significance", help="Test the best run against the others.")] = False,
+    blocks: Annotated[int, typer.Option(help="Into how many blocks the test cuts the rows.", show_default="50")] = 0,
     json: Json = False,
 ) -> None:
     """Compare runs: a table here, and one self-contained page with curves, reliability and heat maps.
 
-    Example: `fieldwise report runs/fm runs/pin -o report.html`
+    Example: `fieldwise report runs/fm runs/pin --significance -o report.html`
     """
-    from fieldwise.report import print_table, table_rows, write_report
+    from fieldwise.report import differences, print_table, table_rows, write_report
+    from fieldwise.significance import sentences
 
+    if blocks and not significance:
+        raise ConfigError(f"--blocks is for --significance, which is missing; found --blocks {blocks}")
     rows = table_rows(runs)
-    write_report(runs, file)
+    tested = differences(runs, blocks) if significance else None
+    write_report(runs, file, tested=tested)
     if json:
-        print_json({"file": str(file), "runs": rows})
-    else:
-        print_table(rows, None, out)
-        say(f"page: {file}")
+        print_json({"file": str(file), "runs": rows} | ({"significance": tested} if tested else {}))
+        return
+    print_table(rows, None, out)
+    for sentence in sentences(tested) if tested else ():
+        say(sentence)
+    say(f"page: {file}")
 
 
 def _shares(text: str) -> tuple[float, float, float]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -17,14 +16,20 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
-from rich.text import Text
 
-from fieldwise import runs
+from fieldwise import runs, tables
 from fieldwise.metrics import MOST_VALUES
+from fieldwise.tables import Column
 
 out = Console()
 err = Console(stderr=True)
+GROUP_COLUMNS = (
+    Column("rows", "Rows", ","),
+    Column("positive_rate", "Positive", ".4%"),
+    Column("auc", "AUC", ".4f"),
+    Column("log_loss", "Log loss", ".5f"),
+    Column("calibration", "Predicted / observed", ".3f"),
+)
 
 
 def print_json(values: dict[str, Any]) -> None:
@@ -61,15 +66,8 @@ def print_groups(found: dict[str, Any]) -> None:
     if found["values"] is None:
         say(f"  {'':26} {found['groups']:,} values: too many to list, at most {MOST_VALUES} are")
         return
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
-    table.add_column(Text(column), overflow="fold")
-    for title in ("rows", "positive", "AUC", "log loss", "predicted / observed"):
-        table.add_column(title, justify="right")
-    for row in found["values"]:
-        forms = {"rows": ",", "positive_rate": ".4%", "auc": ".4f", "log_loss": ".5f", "calibration": ".3f"}
-        cells = ["–" if row[key] is None else format(row[key], form) for key, form in forms.items()]
-        table.add_row(Text(row["value"]), *cells)
-    out.print(table)
+    rows = [{"name": row["value"]} | row for row in found["values"]]
+    tables.show(out, GROUP_COLUMNS, tables.lines(rows, GROUP_COLUMNS), column)
 
 
 class TrainingBar(runs.Progress):

@@ -16,6 +16,7 @@ from fieldwise.data.dataset import Dataset, Part
 from fieldwise.errors import TrainingError
 from fieldwise.explain import pair_strength
 from fieldwise.files import whole_file
+from fieldwise.predictions import Predictions
 from fieldwise.scoring import Scorer, score
 
 
@@ -121,9 +122,13 @@ class Run:
             "data": str(self.dataset.path),
             "calibration": fitted.kind,
         }
-        for name in ("valid", "test"):
-            if name in self.dataset.parts:
-                report[name] = held_out(self.model, self.dataset.parts[name], fitted)
+        held_out = [name for name in ("valid", "test") if name in self.dataset.parts]
+        for name in held_out:
+            part = self.dataset.parts[name]
+            probabilities = fitted.probabilities(logits if name == "valid" else score(self.model, part.ids))
+            report[name] = metrics.evaluate(part.labels, probabilities, part.weights)
+            if name == held_out[-1]:
+                Predictions(name, part.labels, probabilities.astype(np.float32), part.weights).save(self.out)
         if self.dataset.layout.fields > 1:
             report["pair_strength"] = self._pair_strength(valid)
         bundle.write(self.out / "bundle", self.config, self.dataset.path, self.model, fitted, report)
@@ -140,8 +145,3 @@ class Run:
     def _pair_strength(self, valid: Part) -> dict[str, Any]:
         strength = pair_strength(lambda ids: score(self.model, ids), valid.ids, self.dataset.layout, rows=128)
         return {"fields": self.dataset.schema.names, "matrix": strength.round(6).tolist()}
-
-
-def held_out(model: Scorer, part: Part, fitted: calibration.Calibration) -> dict[str, Any]:
-    """All metrics of a part, calibrated."""
-    return metrics.evaluate(part.labels, fitted.probabilities(score(model, part.ids)), part.weights)
