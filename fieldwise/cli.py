@@ -12,7 +12,17 @@ from typing import Annotated
 import typer
 
 from fieldwise.config import load_config
-from fieldwise.console import TrainingBar, counting, err, out, print_groups, print_json, print_metrics, say
+from fieldwise.console import (
+    ComparisonBar,
+    TrainingBar,
+    counting,
+    err,
+    out,
+    print_groups,
+    print_json,
+    print_metrics,
+    say,
+)
 from fieldwise.errors import ConfigError, DataError, FieldwiseError
 
 app = typer.Typer(
@@ -282,6 +292,40 @@ def report(
     say(f"page: {file}")
 
 
+@app.command()
+def compare(
+    data: Annotated[Path, typer.Argument(help="A prepared folder.")],
+    models: Annotated[str, typer.Option(help="Names of `fieldwise models`, with commas; all without.")] = "",
+    seeds: Annotated[int, typer.Option(help="Runs of each model.")] = 3,
+    recipes: Annotated[Path | None, typer.Option(help="A folder of MODEL.toml; defaults for the others.")] = None,
+    folder: Annotated[Path, typer.Option("--out", help="Where runs and tables go.")] = Path("comparison"),
+    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "",
+    jobs: Annotated[int, typer.Option(help="Runs at a time.")] = 1,
+    json: Json = False,
+) -> None:
+    """Train many models on one prepared folder; leaves a table (markdown, csv) and a page. Goes on after a kill.
+
+    Example: `fieldwise compare data --models lr,fm,deepfm,pin --seeds 3 --out comparison`
+    """
+    from fieldwise import compare as room
+    from fieldwise import tables
+
+    names, notes = room.models_named(models)
+    for note in notes:
+        err.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
+    with ComparisonBar(json) as bar:
+        found = room.compare(data, names, folder, seeds, recipes, device, jobs, bar)
+    if json:
+        print_json(found)
+        return
+    tables.show(out, room.COLUMNS, tables.lines(found["models"], room.COLUMNS))
+    for row in found["models"]:
+        if row["verdict"]:
+            blocks = f"better in {row['blocks_better']} of {row['blocks']} blocks"
+            say(f"{row['model']} against {found['baseline']} on log loss: {row['verdict']}, {blocks}")
+    say(f"table: {folder / 'table.md'}  page: {folder / 'index.html'}")
+
+
 def _shares(text: str) -> tuple[float, float, float]:
     try:
         first, second, third = (float(share) for share in text.split(","))
@@ -314,5 +358,5 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"error: {type(error).__name__}: {error}; this is a fault of ours, see it with --debug", file=sys.stderr)
         sys.exit(1)
     if code == 130:
-        print("stopped; a training run goes on with the same command and --resume", file=sys.stderr)
+        print("stopped; `train` goes on with the same command and --resume, `compare` without", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 from rich.console import Console
@@ -124,3 +126,48 @@ def counting(title: str, quiet: bool = False) -> Iterator[Any]:
     with Progress(*columns, console=err, disable=quiet or not err.is_terminal, transient=True) as bar:
         task = bar.add_task(title)
         yield lambda step, count: bar.update(task, description=f"{title}: {step}", completed=count)
+
+
+class ComparisonBar(runs.Watch):
+    """A bar over many runs: which one is under way, how far it is, and the time left."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.running, self.state, self.end = "", "", 0.0
+        columns = (
+            TextColumn("{task.completed:.0f} of {task.total:.0f} runs"),
+            BarColumn(bar_width=10),
+            TextColumn("{task.description}"),
+            TextColumn("{task.fields[left]}"),
+        )
+        self.bar = Progress(*columns, console=err, disable=quiet)
+        self.task = self.bar.add_task("", total=0, left="")
+
+    def moved(self, running: Sequence[str], done: int, total: int, left: float | None) -> None:
+        self.running, self.state = ", ".join(running), ""
+        self.end = 0.0 if left is None else time.monotonic() + left
+        self.bar.update(self.task, completed=done, total=total)
+        self._show()
+
+    def step(self, rows: int, loss: float, epoch: int) -> None:
+        if not self.state.startswith(f"epoch {epoch},"):
+            self.state = f"epoch {epoch}, loss {loss:.3f}"
+            self._show()
+
+    def evaluated(self, record: dict[str, Any]) -> None:
+        self.state = f"epoch {record['epoch']}, valid {record['log_loss']:.4f}"
+        self._show()
+
+    def say(self, text: str) -> None:
+        err.print(f"note: {text}", highlight=False, markup=False, soft_wrap=True)
+
+    def _show(self) -> None:
+        seconds = max(0.0, self.end - time.monotonic())
+        left = f"about {timedelta(seconds=round(seconds))} left" if self.end and self.running else ""
+        self.bar.update(self.task, description=f"{self.running} {self.state}".strip(), left=left)
+
+    def __enter__(self) -> ComparisonBar:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.stop()

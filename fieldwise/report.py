@@ -135,9 +135,9 @@ def write_report(
         f'<p class="summary">{" ".join(_summary(named, rows, oracle))}</p>',
         _table(rows, oracle),
         significance_section(tested) if tested else "",
-        _pictures(named),
+        pictures(named),
         _heat_maps(named) if heat_maps else "",
-        _settings(named),
+        settings(named),
     ]
     more = ["--significance", "--blocks", str(tested["blocks"])] if tested else []
     return write_page(out, ", ".join(named), parts, ["fieldwise", "report", *map(str, runs), "--out", str(out), *more])
@@ -257,7 +257,7 @@ def significance_section(tested: Mapping[str, Any]) -> str:
     )
 
 
-def _pictures(named: Mapping[str, Run]) -> str:
+def pictures(named: Mapping[str, Run]) -> str:
     """The training curves of all runs and the reliability diagram of the finished ones."""
     logs = {name: run.log for name, run in named.items()}
     curves = figure(
@@ -312,7 +312,8 @@ def _strongest(fields: Sequence[str], matrix: NDArray[np.float64], count: int = 
     return f"Strongest: {escape(', '.join(pairs))}."
 
 
-def _settings(named: Mapping[str, Run]) -> str:
+def settings(named: Mapping[str, Run]) -> str:
+    """Every setting of each run, and the command that trains it again."""
     boxes = []
     for name, run in named.items():
         data, config = str(run.report.get("data", "DATA")), str(run.path / "config.toml")

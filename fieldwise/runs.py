@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,13 @@ class Progress:
     def step(self, rows: int, loss: float, epoch: int) -> None: ...
 
     def evaluated(self, record: dict[str, Any]) -> None: ...
+
+
+class Watch(Progress):
+    """What many runs tell whoever watches; with one at a time, also how that one gets on."""
+
+    def moved(self, running: Sequence[str], done: int, total: int, left: float | None) -> None:
+        """Which runs are under way, how many are done, and the seconds left, as far as that is known."""
 
 
 class Run:
@@ -73,7 +81,8 @@ class Run:
                 file.write_text(self.config.to_toml(), encoding="utf-8")
             self.finished = (self.out / "DONE").exists()
             return
-        if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
+        # A kill while the first file was written leaves its hidden work file.
+        if self.out.exists() and not (self.out.is_dir() and all(p.name.startswith(".") for p in self.out.iterdir())):
             raise TrainingError(f"{self.out} already holds something; go on with --resume, or choose another --out")
         self.out.mkdir(parents=True, exist_ok=True)
         # The identity first: from then on --resume knows the folder, whatever else is there.
@@ -101,7 +110,7 @@ class Run:
     def _trim_log(self) -> None:
         """Drops what was logged after the checkpoint: those steps will be done, and logged, again."""
         path = self.out / "log.jsonl"
-        if path.exists():
+        if path.exists() and not self.finished:
             with path.open("r+b") as file:
                 file.truncate(self.at["log_bytes"])
 

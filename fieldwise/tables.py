@@ -14,12 +14,14 @@ from rich.text import Text
 
 
 class Column(NamedTuple):
-    """A column: its key in the rows, how it is written, and how bad a value is, if one can be better."""
+    """A column: its key in the rows, how it is written, how bad a value is, if one can be better, and the key of its
+    standard deviation, if it is a mean."""
 
     key: str
     title: str
     form: str
     badness: Callable[[float], float] | None = None
+    spread: str = ""
 
 
 def low(value: float) -> float:
@@ -63,8 +65,10 @@ def lines(
 
 def cell(row: Mapping[str, Any], column: Column) -> str:
     """A value as it is written; a dash where there is none."""
-    value = row.get(column.key)
-    return "–" if value is None else format(value, column.form)
+    value, spread = row.get(column.key), row.get(column.spread)
+    if value is None:
+        return "–"
+    return format(value, column.form) + ("" if spread is None else f" ± {format(spread, column.form)}")
 
 
 def _best(rows: Sequence[Mapping[str, Any]], column: Column) -> str | None:
@@ -102,3 +106,12 @@ def html(columns: Sequence[Column], shown: Sequence[Line], meanings: Sequence[tu
         f"<tbody>{''.join(body)}</tbody></table></div>\n{note}"
         f"<dl>{''.join(f'<dt>{title}</dt><dd>{meaning}</dd>' for title, meaning in meanings)}</dl>"
     )
+
+
+def markdown(columns: Sequence[Column], shown: Sequence[Line]) -> str:
+    """The table for a document; the best value of a column is bold."""
+    rows = [["Model", *(column.title for column in columns)], ["---", *["---:"] * len(columns)]]
+    for line in shown:
+        cells = [f"**{text}**" if best else text for text, best in line.cells]
+        rows.append([(line.name + line.remark).replace("|", "\\|"), *cells])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)

@@ -23,6 +23,7 @@ FLOORS = [
     {"boosting"},
     {"train"},
     {"estimator", "plots", "tables", "pages"},
+    {"jobs"},
     {"report", "console"},
     {"compare", "tune", "bench", "demo", "studies", "serve"},
     {"cli"},
