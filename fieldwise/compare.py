@@ -86,7 +86,8 @@ def compare(
     result = write_comparison(kept, data, out, recipes) if kept else {}
     if failures:
         rest = f"; the others are in {out / 'table.md'}" if kept else ""
-        problems = "; ".join(f"{model} failed: {problem}" for model, problem in failures.items())
+        alike = {problem: [m for m, own in failures.items() if own == problem] for problem in failures.values()}
+        problems = "; ".join(f"{', '.join(named)} failed: {problem}" for problem, named in alike.items())
         raise TrainingError(f"{problems}{rest}; mend it and give the same command again")
     return result
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fieldwise import cli, compare
-from fieldwise.data.prepare import prepare
+from fieldwise.data.prepare import Split, prepare
 from fieldwise.data.world import World
 from fieldwise.predictions import Predictions
 from fieldwise.significance import compare_pairs
@@ -194,6 +194,15 @@ def test_mistakes_are_one_line_before_anything_is_trained(data, tmp_path, capsys
         (line,) = capsys.readouterr().err.splitlines()
         assert message in line
         assert not out.exists()
+
+
+def test_what_fails_all_models_alike_is_said_once(tmp_path, capsys):
+    log = World("demo").log(300).table
+    prepare({"train": lambda: iter([log])}, tmp_path / "data", "click", split=Split((1.0, 0.0, 0.0)))
+    assert run("compare", tmp_path / "data", "--models", "lr,fm", "--out", tmp_path / "out", "--json") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: lr, fm failed: training needs a validation part to stop in time")
+    assert not (tmp_path / "out" / "table.md").exists()
 
 
 def test_trees_are_left_out_where_xgboost_is_missing(monkeypatch):
