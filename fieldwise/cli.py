@@ -7,13 +7,23 @@ import sys
 import warnings
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from fieldwise.config import load_config
-from fieldwise.console import TrainingBar, counting, err, out, print_json
-from fieldwise.errors import ConfigError, FieldwiseError
+from fieldwise.console import (
+    ComparisonBar,
+    TrainingBar,
+    counting,
+    err,
+    out,
+    print_groups,
+    print_json,
+    print_metrics,
+    say,
+)
+from fieldwise.errors import ConfigError, DataError, FieldwiseError
 
 app = typer.Typer(
     name="fieldwise",
@@ -181,7 +191,7 @@ def train(
         print_json(report)
         return
     part = "test" if "test" in report else "valid"
-    _print_metrics(f"{report['model']} on {part} rows", report[part])
+    print_metrics(f"{report['model']} on {part} rows", report[part])
     say(f"run: {folder}  bundle: {folder / 'bundle'}")
     say(f"next: fieldwise predict {folder} FILE -o predictions.csv")
 
@@ -191,12 +201,13 @@ def evaluate(
     source: Annotated[Path, typer.Argument(help="A run or a bundle.")],
     rows: Annotated[Path, typer.Argument(help="A file with the label column, or a prepared folder.")],
     part: Annotated[str, typer.Option(help="Which part of a prepared folder.")] = "test",
+    by: Annotated[str, typer.Option(help="A column: metrics by its values, and the AUC within them.")] = "",
     device: str = "cpu",
     json: Json = False,
 ) -> None:
     """Measure a model on rows whose responses are known.
 
-    Example: `fieldwise evaluate runs/pin log.csv --json`
+    Example: `fieldwise evaluate runs/pin log.csv --by weekday`
     """
     from fieldwise.data import formats
     from fieldwise.predictor import Predictor
@@ -204,15 +215,21 @@ def evaluate(
     predictor = Predictor.load(source, device)
     with counting("evaluating", json):
         if rows.is_dir():
-            found = predictor.evaluate_prepared(rows, part)
+            found = predictor.evaluate_prepared(rows, part, by)
         else:
             schema = predictor.schema
-            columns = [schema.label, *schema.columns, *([schema.weight] if schema.weight else ())]
-            found = predictor.evaluate(formats.read([rows], columns, schema.numbers))
+            known = formats.column_names(rows)
+            if by and by not in known:
+                raise DataError(f"--by column '{by}' is missing; the file has: {', '.join(known)} ({rows})")
+            columns = dict.fromkeys([schema.label, *schema.columns, schema.weight, by])
+            chunks = formats.read([rows], [name for name in columns if name], schema.numbers)
+            found = predictor.evaluate(chunks, by)
     if json:
         print_json(found)
     else:
-        _print_metrics(f"{predictor.bundle.config.model} on {rows}", found)
+        print_metrics(f"{predictor.bundle.config.model} on {rows}", found)
+        if by:
+            print_groups(found["by"])
 
 
 @app.command()
@@ -279,40 +296,63 @@ def models(
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
     file: Annotated[Path, typer.Option("-o", "--out", help="The page to write.")] = Path("report.html"),
+    significance: Annotated[bool, typer.Option("--significance", help="Test the best run against the others.")] = False,
+    blocks: Annotated[int, typer.Option(help="Into how many blocks the test cuts the rows.", show_default="50")] = 0,
     json: Json = False,
 ) -> None:
     """Compare runs: a table here, and one self-contained page with curves, reliability and heat maps.
 
-    Example: `fieldwise report runs/fm runs/pin -o report.html`
+    Example: `fieldwise report runs/fm runs/pin --significance -o report.html`
     """
-    from fieldwise.report import print_table, table_rows, write_report
+    from fieldwise.report import differences, print_table, table_rows, write_report
+    from fieldwise.significance import sentences
 
+    if blocks and not significance:
+        raise ConfigError(f"--blocks is for --significance, which is missing; found --blocks {blocks}")
     rows = table_rows(runs)
-    write_report(runs, file)
+    tested = differences(runs, blocks) if significance else None
+    write_report(runs, file, tested=tested)
     if json:
-        print_json({"file": str(file), "runs": rows})
-    else:
-        print_table(rows, None, out)
-        say(f"page: {file}")
+        print_json({"file": str(file), "runs": rows} | ({"significance": tested} if tested else {}))
+        return
+    print_table(rows, None, out)
+    for sentence in sentences(tested) if tested else ():
+        say(sentence)
+    say(f"page: {file}")
 
 
-def say(text: str) -> None:
-    """A line as it is: no colours guessed from it, no line breaks in the middle of a command."""
-    out.print(text, highlight=False, markup=False, soft_wrap=True)
+@app.command()
+def compare(
+    data: Annotated[Path, typer.Argument(help="A prepared folder.")],
+    models: Annotated[str, typer.Option(help="Names of `fieldwise models`, with commas; all without.")] = "",
+    seeds: Annotated[int, typer.Option(help="Runs of each model.")] = 3,
+    recipes: Annotated[Path | None, typer.Option(help="A folder of MODEL.toml; defaults for the others.")] = None,
+    folder: Annotated[Path, typer.Option("--out", help="Where runs and tables go.")] = Path("comparison"),
+    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "",
+    jobs: Annotated[int, typer.Option(help="Runs at a time.")] = 1,
+    json: Json = False,
+) -> None:
+    """Train many models on one prepared folder; leaves a table (markdown, csv) and a page. Goes on after a kill.
 
+    Example: `fieldwise compare data --models lr,fm,deepfm,pin --seeds 3 --out comparison`
+    """
+    from fieldwise import compare as room
+    from fieldwise import tables
 
-def _print_metrics(title: str, found: dict[str, Any]) -> None:
-    words = {
-        "auc": "AUC",
-        "log_loss": "log loss",
-        "rig": "relative information gain",
-        "calibration": "predicted / observed",
-        "ece": "calibration error",
-    }
-    say(f"{title}: {found['rows']:,} rows, {found['positive_rate']:.4%} positive")
-    for key, word in words.items():
-        value = "not defined on one class" if found[key] is None else f"{found[key]:.5f}"
-        say(f"  {word:26} {value}")
+    names, notes = room.models_named(models)
+    for note in notes:
+        err.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
+    with ComparisonBar(json) as bar:
+        found = room.compare(data, names, folder, seeds, recipes, device, jobs, bar)
+    if json:
+        print_json(found)
+        return
+    tables.show(out, room.COLUMNS, tables.lines(found["models"], room.COLUMNS))
+    for row in found["models"]:
+        if row["verdict"]:
+            blocks = f"better in {row['blocks_better']} of {row['blocks']} blocks"
+            say(f"{row['model']} against {found['baseline']} on log loss: {row['verdict']}, {blocks}")
+    say(f"table: {folder / 'table.md'}  page: {folder / 'index.html'}")
 
 
 def _list(text: str) -> tuple[str, ...]:
@@ -351,5 +391,5 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"error: {type(error).__name__}: {error}; this is a fault of ours, see it with --debug", file=sys.stderr)
         sys.exit(1)
     if code == 130:
-        print("stopped; a training run goes on with the same command and --resume", file=sys.stderr)
+        print("stopped; `train` goes on with the same command and --resume, `compare` without", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 from rich.console import Console
@@ -17,15 +19,57 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from fieldwise import runs
+from fieldwise import runs, tables
+from fieldwise.metrics import MOST_VALUES
+from fieldwise.tables import Column
 
 out = Console()
 err = Console(stderr=True)
+GROUP_COLUMNS = (
+    Column("rows", "Rows", ","),
+    Column("positive_rate", "Positive", ".4%"),
+    Column("auc", "AUC", ".4f"),
+    Column("log_loss", "Log loss", ".5f"),
+    Column("calibration", "Predicted / observed", ".3f"),
+)
 
 
 def print_json(values: dict[str, Any]) -> None:
     """One JSON object on standard output, for scripts."""
     print(json.dumps(values, allow_nan=False))
+
+
+def say(text: str) -> None:
+    """A line as it is: no colours guessed from it, no line breaks in the middle of a command."""
+    out.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def print_metrics(title: str, found: dict[str, Any]) -> None:
+    """The metrics of some rows, one in a line."""
+    words = {
+        "auc": "AUC",
+        "log_loss": "log loss",
+        "rig": "relative information gain",
+        "calibration": "predicted / observed",
+        "ece": "calibration error",
+    }
+    say(f"{title}: {found['rows']:,} rows, {found['positive_rate']:.4%} positive")
+    for key, word in words.items():
+        value = "not defined on one class" if found[key] is None else f"{found[key]:.5f}"
+        say(f"  {word:26} {value}")
+
+
+def print_groups(found: dict[str, Any]) -> None:
+    """The AUC within the values of a column and, where they are few, the metrics of each."""
+    column, area = found["column"], found["auc"]
+    say(f"  {'AUC within ' + column:26} {'not defined' if area is None else f'{area:.5f}'}")
+    used = f"{found['groups_used']:,} of {found['groups']:,} values have both classes"
+    say(f"  {'':26} {used}, {found['rows_covered']:.1%} of the rows")
+    if found["values"] is None:
+        say(f"  {'':26} {found['groups']:,} values: too many to list, at most {MOST_VALUES} are")
+        return
+    rows = [{"name": row["value"]} | row for row in found["values"]]
+    tables.show(out, GROUP_COLUMNS, tables.lines(rows, GROUP_COLUMNS), column)
 
 
 class TrainingBar(runs.Progress):
@@ -82,3 +126,48 @@ def counting(title: str, quiet: bool = False) -> Iterator[Any]:
     with Progress(*columns, console=err, disable=quiet or not err.is_terminal, transient=True) as bar:
         task = bar.add_task(title)
         yield lambda step, count: bar.update(task, description=f"{title}: {step}", completed=count)
+
+
+class ComparisonBar(runs.Watch):
+    """A bar over many runs: which one is under way, how far it is, and the time left."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.running, self.state, self.end = "", "", 0.0
+        columns = (
+            TextColumn("{task.completed:.0f} of {task.total:.0f} runs"),
+            BarColumn(bar_width=10),
+            TextColumn("{task.description}"),
+            TextColumn("{task.fields[left]}"),
+        )
+        self.bar = Progress(*columns, console=err, disable=quiet)
+        self.task = self.bar.add_task("", total=0, left="")
+
+    def moved(self, running: Sequence[str], done: int, total: int, left: float | None) -> None:
+        self.running, self.state = ", ".join(running), ""
+        self.end = 0.0 if left is None else time.monotonic() + left
+        self.bar.update(self.task, completed=done, total=total)
+        self._show()
+
+    def step(self, rows: int, loss: float, epoch: int) -> None:
+        if not self.state.startswith(f"epoch {epoch},"):
+            self.state = f"epoch {epoch}, loss {loss:.3f}"
+            self._show()
+
+    def evaluated(self, record: dict[str, Any]) -> None:
+        self.state = f"epoch {record['epoch']}, valid {record['log_loss']:.4f}"
+        self._show()
+
+    def say(self, text: str) -> None:
+        err.print(f"note: {text}", highlight=False, markup=False, soft_wrap=True)
+
+    def _show(self) -> None:
+        seconds = max(0.0, self.end - time.monotonic())
+        left = f"about {timedelta(seconds=round(seconds))} left" if self.end and self.running else ""
+        self.bar.update(self.task, description=f"{self.running} {self.state}".strip(), left=left)
+
+    def __enter__(self) -> ComparisonBar:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.stop()

@@ -1,4 +1,7 @@
-"""How good are probabilities: AUC, log loss, relative information gain, calibration; exact, weighted."""
+"""How good are probabilities: AUC, log loss, relative information gain, calibration; exact, weighted, mergeable.
+
+A `Ranking` takes rows in pieces or from several workers; `measure` reads all metrics from it.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fieldwise.errors import DataError
+from fieldwise.ranking import Ranking
+
 Floats = NDArray[np.float64]
 # Probabilities are clipped to [CLIP, 1-CLIP] before a logarithm, so that one wrong certainty costs 16, not infinity.
 CLIP = 1e-7
+# Rows are grouped into so many bins to see whether predicted rates come true.
+BINS = 15
+# Metrics of each value of a column are listed up to so many values.
+MOST_VALUES = 50
 
 
 def sigmoid(logits: NDArray[Any]) -> Floats:
@@ -25,61 +35,122 @@ def auc(labels: NDArray[Any], scores: NDArray[Any], weights: NDArray[Any] | None
     >>> auc(np.array([0, 0, 1, 1]), np.array([0.1, 0.4, 0.4, 0.8]))
     0.875
     """
-    order = np.argsort(scores, kind="stable")
-    scores = np.asarray(scores)[order]
-    positive = np.asarray(labels, dtype=np.float64)[order]
-    negative = 1 - positive
-    if weights is not None:
-        positive, negative = positive * weights[order], negative * weights[order]
-    if not positive.sum() or not negative.sum():
-        return float("nan")
-    starts = np.flatnonzero(np.r_[True, scores[1:] != scores[:-1]])
-    positive, negative = np.add.reduceat(positive, starts), np.add.reduceat(negative, starts)
-    below = np.cumsum(negative) - negative
-    return float((positive * (below + negative / 2)).sum() / (positive.sum() * negative.sum()))
+    return Ranking().add(labels, scores, weights).auc()
+
+
+def losses(labels: Any, probabilities: Any) -> Floats:
+    """-log of the probability given to what happened, for each row."""
+    p = np.clip(np.asarray(probabilities, dtype=np.float64), CLIP, 1 - CLIP)
+    return np.asarray(-np.where(np.asarray(labels) > 0, np.log(p), np.log1p(-p)))
 
 
 def log_loss(labels: NDArray[Any], probabilities: NDArray[Any], weights: NDArray[Any] | None = None) -> float:
     """Mean of -log of the probability given to what happened."""
-    p = np.clip(np.asarray(probabilities, dtype=np.float64), CLIP, 1 - CLIP)
-    return float(np.average(-np.where(np.asarray(labels) > 0, np.log(p), np.log1p(-p)), weights=weights))
-
-
-def reliability(
-    labels: NDArray[Any], probabilities: NDArray[Any], weights: NDArray[Any] | None = None, bins: int = 15
-) -> dict[str, list[float]]:
-    """Mean predicted and observed rates and the weight of bins of equal row count, lowest predictions first."""
-    p, y = np.asarray(probabilities, dtype=np.float64), np.asarray(labels, dtype=np.float64)
-    w = np.ones(len(p)) if weights is None else np.asarray(weights, dtype=np.float64)
-    groups = [g for g in np.array_split(np.argsort(p, kind="stable"), bins) if len(g) and w[g].sum()]
-    return {
-        "predicted": [float(np.average(p[g], weights=w[g])) for g in groups],
-        "observed": [float(np.average(y[g], weights=w[g])) for g in groups],
-        "weight": [float(w[g].sum()) for g in groups],
-    }
+    return float(np.average(losses(labels, probabilities), weights=weights))
 
 
 def evaluate(labels: NDArray[Any], probabilities: NDArray[Any], weights: NDArray[Any] | None = None) -> dict[str, Any]:
-    """All metrics of some rows.
+    """All metrics of some rows, as `measure` describes them."""
+    return measure(Ranking().add(labels, probabilities, weights))
+
+
+def measure(rows: Ranking) -> dict[str, Any]:
+    """All metrics of rows ranked by their probabilities.
 
     rig: 1 - log loss / log loss of the base rate; calibration: mean predicted / observed; ece: mean distance
-    of predicted and observed rates over bins of equal row count. A metric without a meaning there is None.
+    of predicted and observed rates over bins of equal weight. A metric without a meaning there is None.
     """
-    y = np.asarray(labels, dtype=np.float64)
-    rate = float(np.average(y, weights=weights))
-    loss = log_loss(y, probabilities, weights)
-    base = log_loss(y, np.full(len(y), rate), weights)
-    curve = reliability(y, probabilities, weights)
+    weight, positive, predicted = rows.sums()
+    if not weight:
+        raise DataError(f"there is nothing to measure: found {rows.rows} rows that weigh 0 together")
+    rate = positive / weight
+    loss = rows.positive.sum(lambda p: losses(1, p)) + rows.negative.sum(lambda p: losses(0, p))
+    base = positive * losses(1, rate) + (weight - positive) * losses(0, rate)
+    curve = reliability(rows)
     gaps = np.abs(np.subtract(curve["predicted"], curve["observed"]))
-    area = auc(y, probabilities, weights)
     both = 0 < rate < 1
     return {
-        "auc": area if both else None,
-        "log_loss": loss,
-        "rig": 1 - loss / base if both else None,
-        "calibration": float(np.average(probabilities, weights=weights)) / rate if rate else None,
+        "auc": rows.auc() if both else None,
+        "log_loss": loss / weight,
+        "rig": float(1 - loss / base) if both else None,
+        "calibration": predicted / positive if rate else None,
         "ece": float(np.average(gaps, weights=curve["weight"])),
-        "rows": len(y),
+        "rows": rows.rows,
         "positive_rate": rate,
         "reliability": curve,
     }
+
+
+def reliability(rows: Ranking, bins: int = BINS) -> dict[str, list[float]]:
+    """Mean predicted and observed rates and the weight of bins of equal weight, lowest predictions first."""
+    bounds = _bounds(rows.total, bins)
+    passed = np.array([(0, 0, 0), *(rows.lowest(bound) for bound in bounds), rows.sums()], dtype=np.float64)
+    weight, observed, predicted = np.diff(passed, axis=0).T
+    kept = weight > 0
+    return {
+        "predicted": (predicted[kept] / weight[kept]).tolist(),
+        "observed": (observed[kept] / weight[kept]).tolist(),
+        "weight": weight[kept].tolist(),
+    }
+
+
+def _bounds(total: float | int, bins: int) -> list[float]:
+    """The weight below each bound between bins; rows that weigh 1 are not cut, the first bins have one more."""
+    if isinstance(total, int):
+        size, more = divmod(total, bins)
+        return [number * size + min(number, more) for number in range(1, bins)]
+    return [total * number / bins for number in range(1, bins)]
+
+
+def grouped_auc(
+    labels: NDArray[Any], scores: NDArray[Any], groups: NDArray[Any], weights: NDArray[Any] | None = None
+) -> dict[str, Any]:
+    """The mean AUC within groups that have both classes, each counting by its rows (by their weights).
+
+    `auc` is None without such a group; `rows_covered` is the share of the rows that lie in the groups used.
+
+    >>> grouped_auc(np.array([0, 1, 1, 0, 1]), np.array([0.1, 0.2, 0.3, 0.4, 0.9]), np.array([1, 1, 2, 2, 3]))
+    {'auc': 0.5, 'groups': 3, 'groups_used': 2, 'rows_covered': 0.8}
+    """
+    names, group = np.unique(groups, return_inverse=True)
+    distinct, rank = np.unique(scores, return_inverse=True)
+    # Keys rise by group and then by score, so that one ranking holds all groups; a group's floor is below its keys.
+    floor = group * (len(distinct) + 1)
+    keys = floor + rank + 1
+    positive = np.asarray(labels) > 0
+    weight = np.ones(len(keys)) if weights is None else np.asarray(weights, dtype=np.float64)
+    negative = Ranking().add(labels, keys, weights).negative
+    twice = negative.below(keys) + negative.up_to(keys) - 2 * negative.below(floor)
+
+    def by_group(values: NDArray[Any]) -> Floats:
+        return np.bincount(group, weights=values, minlength=len(names)).astype(np.float64)
+
+    size = by_group(weight)
+    pairs = by_group(weight * positive) * by_group(weight * ~positive)
+    used = pairs > 0
+    areas = by_group(twice * weight * positive)[used] / (2 * pairs[used])
+    return {
+        "auc": float(np.average(areas, weights=size[used])) if used.any() else None,
+        "groups": len(names),
+        "groups_used": int(used.sum()),
+        "rows_covered": float(used[group].mean()),
+    }
+
+
+def evaluate_by(
+    labels: NDArray[Any], probabilities: NDArray[Any], groups: NDArray[Any], weights: NDArray[Any] | None = None
+) -> dict[str, Any]:
+    """The grouped AUC, and as `values` the metrics of each group, None where there are more than MOST_VALUES.
+
+    `groups` (n,) are whole numbers.
+    """
+    found: dict[str, Any] = {**grouped_auc(labels, probabilities, groups, weights), "values": None}
+    if found["groups"] <= MOST_VALUES:
+        found["values"] = []
+        for group in np.unique(groups).tolist():
+            rows = groups == group
+            ranking = Ranking().add(labels[rows], probabilities[rows], None if weights is None else weights[rows])
+            own = measure(ranking) if ranking.total else {"rows": ranking.rows}
+            kept = ("rows", "positive_rate", "auc", "log_loss", "calibration")
+            found["values"].append({"group": group, **{key: own.get(key) for key in kept}})
+    return found

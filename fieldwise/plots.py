@@ -87,6 +87,21 @@ def reliability_diagram(runs: Mapping[str, Mapping[str, Sequence[float]]]) -> st
     return _svg(figure, "Observed rate over predicted probability for each run")
 
 
+def spread(models: Mapping[str, Sequence[float]], label: str) -> str:
+    """A line for each model with a point for each of its seeds and a bar at their mean."""
+    figure = _figure(1.1 + 0.3 * len(models))
+    axes = figure.subplots()
+    places = range(len(models))
+    for place, values in zip(places, models.values(), strict=True):
+        axes.plot(values, [place] * len(values), "o", color=COLOURS[0], ms=5, alpha=0.6, mew=0)
+        axes.plot([float(np.mean(values))], [place], "|", color=INK, ms=14, mew=1.6)
+    _dress(axes, label, "")
+    axes.set_yticks(places, [_shown(name) for name in models], parse_math=False, color=INK)
+    axes.set_ylim(len(models) - 0.4, -0.6)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    return _svg(figure, f"{label} of each model, a point for each seed")
+
+
 def heat_map(matrix: ArrayLike, names: Sequence[str], title: str) -> str:
     """A symmetric matrix (F, F) of field pairs, darker for stronger; the picture grows with F."""
     values = np.array(matrix, dtype=float)

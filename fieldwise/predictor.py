@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,13 @@ from numpy.typing import NDArray
 
 from fieldwise import bundle, metrics
 from fieldwise.data.dataset import Dataset
+from fieldwise.data.encoder import as_number
 from fieldwise.data.formats import as_table
 from fieldwise.data.prepare import read_labels, read_weights
 from fieldwise.data.schema import Schema
+from fieldwise.data.texts import texts_of
 from fieldwise.errors import BundleError, DataError
+from fieldwise.ranking import Ranking
 from fieldwise.scoring import device_of, score
 
 
@@ -62,27 +66,31 @@ class Predictor:
             kept = chunk.drop_columns(["probability"] if "probability" in chunk.column_names else [])
             yield (kept.append_column("probability", probability) if keep else pa.table({"probability": probability}))
 
-    def evaluate(self, chunks: Iterator[pa.Table]) -> dict[str, Any]:
-        """All metrics on raw rows that have the label column (and the weight column, where the schema has one)."""
-        labels, probabilities, weights, passed = [], [], [], 0
-        weight = self.schema.weight
-        for chunk in chunks:
-            if self.schema.label not in chunk.column_names:
-                raise DataError(
-                    f"evaluating needs the label column '{self.schema.label}', found: {', '.join(chunk.column_names)}"
-                )
-            labels.append(read_labels(chunk[self.schema.label], self.schema.label, passed))
-            probabilities.append(self.predict(chunk))
-            if weight in chunk.column_names:
-                weights.append(read_weights(chunk[weight], weight, passed))
-            passed += len(chunk)
-        if not passed:
-            raise DataError("there are no rows to evaluate")
-        weighted = np.concatenate(weights) if weights else None
-        return metrics.evaluate(np.concatenate(labels), np.concatenate(probabilities), weighted)
+    def evaluate(self, chunks: Iterator[pa.Table], by: str = "") -> dict[str, Any]:
+        """All metrics on raw rows that have the label column (and the weight column, where the schema has one).
 
-    def evaluate_prepared(self, folder: Path, part: str = "test") -> dict[str, Any]:
-        """All metrics on a part of a prepared folder that has this bundle's encoder."""
+        `by` names a column, a field or not: the result's `by` then holds the metrics by its values.
+        """
+        ranking, groups = Ranking(), Groups(by)
+        for chunk in chunks:
+            for name in (self.schema.label, *([by] if by else ())):
+                if name not in chunk.column_names:
+                    what = "the label column" if name == self.schema.label else "the column to group by,"
+                    found = ", ".join(chunk.column_names)
+                    raise DataError(f"evaluating needs {what} '{name}', found: {found}")
+            labels = read_labels(chunk[self.schema.label], self.schema.label, ranking.rows)
+            probabilities, weights = self.predict(chunk), None
+            if self.schema.weight in chunk.column_names:
+                weights = read_weights(chunk[self.schema.weight], self.schema.weight, ranking.rows)
+            ranking.add(labels, probabilities, weights)
+            if by:
+                groups.add(chunk[by], labels, probabilities, weights)
+        if not ranking.rows:
+            raise DataError("there are no rows to evaluate")
+        return metrics.measure(ranking) | ({"by": groups.measure()} if by else {})
+
+    def evaluate_prepared(self, folder: Path, part: str = "test", by: str = "") -> dict[str, Any]:
+        """All metrics on a part of a prepared folder that has this bundle's encoder; `by` names a field."""
         dataset = Dataset.open(folder)
         if part not in dataset.parts:
             raise BundleError(
@@ -90,8 +98,65 @@ class Predictor:
             )
         if _files(self.bundle.path / "encoder") != _files(folder / "encoder"):
             raise BundleError(f"the folder was prepared with another encoder; evaluate the raw file instead ({folder})")
+        field = self._field(by, folder) if by else None
         rows = dataset.parts[part]
-        return metrics.evaluate(rows.labels, self.probabilities(rows.ids), rows.weights)
+        probabilities = self.probabilities(rows.ids)
+        found = metrics.evaluate(rows.labels, probabilities, rows.weights)
+        if field is None:
+            return found
+        ids = np.asarray(rows.ids[:, dataset.layout.columns_of([field])[0]])
+        grouped = metrics.evaluate_by(rows.labels, probabilities, ids, rows.weights)
+        return found | {"by": _with_names(grouped, by, lambda group: self.encoder.value_of(field, group))}
+
+    def _field(self, name: str, folder: Path) -> int:
+        """The number of the field to group by, which must have one id in each row."""
+        if name not in self.encoder.names:
+            known = ", ".join(self.encoder.names)
+            raise DataError(f"a prepared folder knows only its fields, {known}; found --by {name} ({folder})")
+        number = self.encoder.names.index(name)
+        if self.encoder.layout.widths[number] > 1:
+            raise DataError(f"rows are grouped by a field of one value, found the set '{name}' ({folder})")
+        return number
+
+
+class Groups:
+    """Rows of a raw file by the values of a column."""
+
+    def __init__(self, column: str) -> None:
+        self.column = column
+        self.known: dict[str, int] = {}
+        self.pieces: list[tuple[NDArray[Any], ...]] = []
+
+    def add(
+        self,
+        values: pa.ChunkedArray,
+        labels: NDArray[np.uint8],
+        probabilities: NDArray[np.float64],
+        weights: NDArray[Any] | None,
+    ) -> None:
+        texts, places = texts_of(values)
+        numbers = [self.known.setdefault("(missing)" if t is None else t, len(self.known)) for t in texts]
+        piece = (labels, probabilities, np.array(numbers, dtype=np.int32)[places])
+        self.pieces.append(piece if weights is None else (*piece, weights))
+
+    def measure(self) -> dict[str, Any]:
+        found = metrics.evaluate_by(*(np.concatenate(column) for column in zip(*self.pieces, strict=True)))
+        names = list(self.known)
+        found = _with_names(found, self.column, lambda group: names[group])
+        found["values"] = found["values"] and sorted(found["values"], key=lambda row: _by_number(row["value"]))
+        return found
+
+
+def _with_names(found: dict[str, Any], column: str, name: Callable[[int], str]) -> dict[str, Any]:
+    """The metrics by group with the groups' names; a column of very many values has no such list."""
+    rows = found["values"]
+    return {"column": column} | found | {"values": rows and [{"value": name(row.pop("group"))} | row for row in rows]}
+
+
+def _by_number(text: str) -> tuple[float, str]:
+    """Numbers in their order, then words in theirs."""
+    number = as_number(text)
+    return (math.inf if number is None or number != number else number, text)
 
 
 def _files(folder: Path) -> dict[str, bytes]:

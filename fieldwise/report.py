@@ -6,23 +6,21 @@ import json
 import math
 import shlex
 import tomllib
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich import box
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-import fieldwise
-from fieldwise import plots
+from fieldwise import plots, significance, tables
 from fieldwise.errors import BundleError, FieldwiseError
-from fieldwise.files import whole_file
+from fieldwise.pages import figure, write_page
+from fieldwise.predictions import Predictions
+from fieldwise.tables import Column, Line, high, low, near_one
 
 # Below so many logits a pair's strength is rounding: the model just adds its fields up.
 ADDITIVE = 1e-4
@@ -30,27 +28,6 @@ ADDITIVE = 1e-4
 _NEEDED = ("rows", "positive_rate", "reliability")
 # More fields than this, and a heat map gets the page's whole width.
 WIDE_FIELDS = 20
-
-
-class Column(NamedTuple):
-    """A column of the table: its key in the rows, how it is written, and how bad a value is."""
-
-    key: str
-    title: str
-    form: str
-    badness: Callable[[float], float] | None
-
-
-def _low(value: float) -> float:
-    return value
-
-
-def _high(value: float) -> float:
-    return -value
-
-
-def _near_one(value: float) -> float:
-    return abs(math.log(value)) if value > 0 else math.inf
 
 
 MEANINGS = {
@@ -64,12 +41,12 @@ MEANINGS = {
     "epochs": "how often training went over its rows before it stopped.",
 }
 COLUMNS = (
-    Column("auc", "AUC", ".4f", _high),
-    Column("log_loss", "Log loss", ".5f", _low),
-    Column("rig", "RIG", ".4f", _high),
-    Column("calibration", "Calibration", ".3f", _near_one),
-    Column("ece", "ECE", ".5f", _low),
-    Column("rows_per_s", "Rows/s", ",.0f", _high),
+    Column("auc", "AUC", ".4f", high),
+    Column("log_loss", "Log loss", ".5f", low),
+    Column("rig", "RIG", ".4f", high),
+    Column("calibration", "Calibration", ".3f", near_one),
+    Column("ece", "ECE", ".5f", low),
+    Column("rows_per_s", "Rows/s", ",.0f", high),
     Column("parameters", "Parameters", ",.0f", None),
     Column("epochs", "Epochs", ".0f", None),
 )
@@ -124,21 +101,30 @@ def table_rows(runs: Sequence[Path]) -> list[dict[str, Any]]:
 
 def print_table(rows: Sequence[Mapping[str, Any]], oracle: Mapping[str, float] | None, console: Console) -> None:
     """Draws the table on a terminal; the best value of a column is bold and green."""
-    # Nine columns just fit a terminal of 80 without air between them.
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, int(console.width >= 100)), show_edge=False)
-    table.add_column("Model", overflow="fold")
-    for column in COLUMNS:
-        table.add_column(column.title, justify="right", no_wrap=True)
-    for name, remark, cells in _lines(rows, oracle):
-        marked = [Text(text, style="bold green" if best else "") for text, best in cells]
-        table.add_row(Text(name + remark), *marked)
-    console.print(table)
+    tables.show(console, COLUMNS, _lines(rows, oracle))
+
+
+def differences(runs: Sequence[Path], blocks: int = 0) -> dict[str, Any]:
+    """The best of these runs tested against each other one on the same held-out rows, by significance.py."""
+    if len(runs) < 2:
+        raise FieldwiseError(f"--significance compares runs: name at least two, found {len(runs)}")
+    rows = table_rows(runs)
+    named = {row["name"]: [Predictions.load(Path(path))] for row, path in zip(rows, runs, strict=True)}
+    best = min(rows, key=lambda row: math.inf if row["log_loss"] is None else float(row["log_loss"]))["name"]
+    return significance.compare_pairs(named, [(best, name) for name in named if name != best], blocks)
 
 
 def write_report(
-    runs: Sequence[Path], out: Path, oracle: dict[str, float] | None = None, heat_maps: bool = True
+    runs: Sequence[Path],
+    out: Path,
+    oracle: dict[str, float] | None = None,
+    heat_maps: bool = True,
+    tested: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Writes the page of these runs to `out`; `oracle`: metrics of the true probabilities, where known."""
+    """Writes the page of these runs to `out`.
+
+    `oracle`: metrics of the true probabilities, where known; `tested`: what `differences` found.
+    """
     if not runs:
         raise FieldwiseError("a report needs at least one run, found none; name what `fieldwise train --out` wrote")
     read = [Run.read(Path(path)) for path in runs]
@@ -148,18 +134,13 @@ def write_report(
         f"<h1>{escape(' · '.join(named))}</h1>",
         f'<p class="summary">{" ".join(_summary(named, rows, oracle))}</p>',
         _table(rows, oracle),
-        _pictures(named),
+        significance_section(tested) if tested else "",
+        pictures(named),
         _heat_maps(named) if heat_maps else "",
-        _settings(named),
-        _footer(runs, out),
+        settings(named),
     ]
-    page = PAGE.format(title=escape(", ".join(named)), style=STYLE, body="\n".join(filter(None, parts)))
-    try:
-        with whole_file(out) as file:
-            file.write_text(page, encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise FieldwiseError(f"cannot write the report: {error.strerror} ({out})") from None
-    return out
+    more = ["--significance", "--blocks", str(tested["blocks"])] if tested else []
+    return write_page(out, ", ".join(named), parts, ["fieldwise", "report", *map(str, runs), "--out", str(out), *more])
 
 
 def _read_log(path: Path) -> list[dict[str, Any]]:
@@ -209,33 +190,11 @@ def _compared(rows: Sequence[Mapping[str, Any]]) -> str:
     return "test" if any(row["part"] == "test" for row in rows) else "valid"
 
 
-def _lines(
-    rows: Sequence[Mapping[str, Any]], oracle: Mapping[str, float] | None
-) -> Iterator[tuple[str, str, list[tuple[str, bool]]]]:
-    """The table's lines as text: name, remark, and each cell with whether it is its column's best."""
-    best = {column.key: _best(rows, column) for column in COLUMNS}
-    for row in rows:
-        remark = " – validation" if row["part"] == "valid" else "" if row["finished"] else " – unfinished"
-        cells = [_cell(row, column) for column in COLUMNS]
-        compares = row["part"] == _compared(rows)
-        marks = [compares and cell == best[column.key] for cell, column in zip(cells, COLUMNS, strict=True)]
-        yield row["name"], remark, list(zip(cells, marks, strict=True))
-    if oracle:
-        yield "oracle", "", [(_cell(oracle, column), False) for column in COLUMNS]
-
-
-def _best(rows: Sequence[Mapping[str, Any]], column: Column) -> str | None:
-    """How a column's best value is written; None if there is nothing to choose from."""
-    known = [row for row in rows if row["part"] == _compared(rows) and row[column.key] is not None]
-    badness = column.badness
-    if badness is None or len(known) < 2:
-        return None
-    return _cell(min(known, key=lambda row: badness(row[column.key])), column)
-
-
-def _cell(row: Mapping[str, Any], column: Column) -> str:
-    value = row.get(column.key)
-    return "–" if value is None else format(value, column.form)
+def _lines(rows: Sequence[Mapping[str, Any]], oracle: Mapping[str, float] | None) -> list[Line]:
+    """The table's lines; runs compete for the best value with those that were measured on the same part."""
+    remarks = [" – validation" if r["part"] == "valid" else "" if r["finished"] else " – unfinished" for r in rows]
+    lines = tables.lines(rows, COLUMNS, remarks, [row["part"] == _compared(rows) for row in rows])
+    return lines + (tables.lines([{"name": "oracle"} | dict(oracle)], COLUMNS) if oracle else [])
 
 
 def _summary(
@@ -279,28 +238,29 @@ def _beside_oracle(best: Mapping[str, Any], oracle: float) -> str:
 
 
 def _table(rows: Sequence[Mapping[str, Any]], oracle: Mapping[str, float] | None) -> str:
-    head = "".join(f'<th scope="col">{column.title}</th>' for column in COLUMNS)
-    lines, any_best = [], False
-    for name, remark, cells in _lines(rows, oracle):
-        values = "".join(f'<td class="best">{text}</td>' if best else f"<td>{text}</td>" for text, best in cells)
-        lines.append(f'<tr><th scope="row">{escape(name)}<span>{remark}</span></th>{values}</tr>')
-        any_best = any_best or any(best for _, best in cells)
     meanings = [(column.title, MEANINGS[column.key]) for column in COLUMNS]
     if oracle:
         meanings.append(("oracle", "the true probabilities of the simulated log, which no model knows."))
-    note = "<p class='note'>Bold on green: the best of its column.</p>" if any_best else ""
+    return "<h2>The table</h2>\n" + tables.html(COLUMNS, _lines(rows, oracle), meanings)
+
+
+def significance_section(tested: Mapping[str, Any]) -> str:
+    """What the tests found, as sentences, and how to read them."""
+    kind = {"test": "test", "valid": "validation"}[tested["part"]]
+    many = " Of twenty pairs without a difference one has p below 0.05." if len(tested["pairs"]) > 1 else ""
     return (
-        '<h2>The table</h2>\n<div class="scroll"><table>'
-        f'<thead><tr><th scope="col">Model</th>{head}</tr></thead>'
-        f"<tbody>{''.join(lines)}</tbody></table></div>\n{note}"
-        f"<dl>{''.join(f'<dt>{title}</dt><dd>{meaning}</dd>' for title, meaning in meanings)}</dl>"
+        "<h2>Is the difference real?</h2>\n"
+        f"<ul>{''.join(f'<li>{escape(sentence)}</li>' for sentence in significance.sentences(tested))}</ul>\n"
+        f"<p class='note'>Wilcoxon's signed-rank test on the {tested['rows']:,} {kind} rows, cut in their order into "
+        f"{tested['blocks']} blocks. p is how often two models of equal worth would differ as much; below "
+        f"{significance.LEVEL} the difference is called real.{many}</p>"
     )
 
 
-def _pictures(named: Mapping[str, Run]) -> str:
+def pictures(named: Mapping[str, Run]) -> str:
     """The training curves of all runs and the reliability diagram of the finished ones."""
     logs = {name: run.log for name, run in named.items()}
-    curves = _figure(
+    curves = figure(
         "<h2>Training curves</h2>",
         plots.training_curves(logs),
         "Both fall while a model learns. Where validation turns up and training falls on, a model begins to "
@@ -309,7 +269,7 @@ def _pictures(named: Mapping[str, Run]) -> str:
     bins = {name: run.metrics.get("reliability", {}) for name, run in named.items()}
     if not any(bins.values()):
         return f'<div class="pair">{curves}</div>'
-    reliability = _figure(
+    reliability = figure(
         "<h2>Reliability diagram</h2>",
         plots.reliability_diagram(bins),
         "Each point is a group of rows with similar predictions. On the dashed line a predicted 20 % comes "
@@ -329,7 +289,7 @@ def _heat_maps(named: Mapping[str, Run]) -> str:
         if np.nanmax(matrix, initial=0.0) < ADDITIVE:
             adding.append(escape(name))
             continue
-        figures.append(_figure("", plots.heat_map(matrix, fields, name), _strongest(fields, matrix)))
+        figures.append(figure("", plots.heat_map(matrix, fields, name), _strongest(fields, matrix)))
         wide = " wide" if len(fields) > WIDE_FIELDS else wide
     if not figures:
         return ""
@@ -352,7 +312,8 @@ def _strongest(fields: Sequence[str], matrix: NDArray[np.float64], count: int = 
     return f"Strongest: {escape(', '.join(pairs))}."
 
 
-def _settings(named: Mapping[str, Run]) -> str:
+def settings(named: Mapping[str, Run]) -> str:
+    """Every setting of each run, and the command that trains it again."""
     boxes = []
     for name, run in named.items():
         data, config = str(run.report.get("data", "DATA")), str(run.path / "config.toml")
@@ -362,76 +323,3 @@ def _settings(named: Mapping[str, Run]) -> str:
             f"<p>Train it again: <code>{escape(again)}</code></p></details>"
         )
     return "<h2>Settings</h2>\n" + "\n".join(boxes)
-
-
-def _footer(runs: Sequence[Path], out: Path) -> str:
-    command = shlex.join(["fieldwise", "report", *map(str, runs), "--out", str(out)])
-    version = escape(fieldwise.__version__)
-    return f"<footer>fieldwise {version}. Make this page again: <code>{escape(command)}</code></footer>"
-
-
-def _figure(head: str, svg: str, caption: str) -> str:
-    return f'<figure>{head}<div class="scroll">{svg}</div><figcaption>{caption}</figcaption></figure>'
-
-
-PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>fieldwise: {title}</title>
-<style>{style}</style>
-</head>
-<body>
-<main>
-{body}
-</main>
-</body>
-</html>
-"""
-
-STYLE = """
-:root { color-scheme: light; }
-* { box-sizing: border-box; }
-body { margin: 0; background: #f6f7f9; color: #23272e; font: 16px/1.55 system-ui, -apple-system, "Segoe UI",
-  Roboto, "DejaVu Sans", sans-serif; }
-main { max-width: 1080px; margin: 0 auto; padding: 24px 16px 40px; }
-h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 12px; overflow-wrap: anywhere; }
-h2 { font-size: 1.2rem; margin: 36px 0 10px; }
-p { max-width: 46rem; margin: 8px 0; overflow-wrap: anywhere; }
-.summary { font-size: 1.06rem; }
-.scroll { overflow-x: auto; background: #fff; border: 1px solid #dfe3e8; border-radius: 8px; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { padding: 8px 12px; text-align: right; white-space: nowrap; border-bottom: 1px solid #edf0f3; }
-th:first-child { text-align: left; }
-tbody th { font-weight: 600; position: sticky; left: 0; background: #fff; max-width: 15rem; overflow: hidden;
-  text-overflow: ellipsis; }
-thead th { font-size: .86rem; color: #545b66; font-weight: 600; vertical-align: bottom; }
-tbody tr:last-child > * { border-bottom: 0; }
-.best { background: #e3f3ea; font-weight: 700; }
-tbody th span { color: #8a4b00; font-weight: 400; }
-.note { font-size: .9rem; color: #545b66; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: 2px 14px; font-size: .9rem; }
-dt { font-weight: 600; }
-dd { margin: 0; color: #3d444e; }
-.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 440px), 1fr)); gap: 0 24px; }
-.pair.wide { grid-template-columns: minmax(0, 1fr); }
-figure { margin: 0 0 20px; min-width: 0; }
-figure .scroll { padding: 10px; }
-svg { display: block; height: auto; width: 100%; max-width: 600px; margin: 0 auto; }
-.wide svg { max-width: none; min-width: 760px; }
-figcaption { font-size: .9rem; color: #3d444e; margin: 8px 2px 0; max-width: 46rem; overflow-wrap: anywhere; }
-details { background: #fff; border: 1px solid #dfe3e8; border-radius: 8px; margin: 8px 0; padding: 8px 14px; }
-summary { cursor: pointer; font-weight: 600; overflow-wrap: anywhere; }
-pre { overflow-x: auto; font-size: .86rem; }
-code { font-size: .9em; background: #eceff3; padding: 1px 5px; border-radius: 4px; overflow-wrap: anywhere; }
-footer { margin-top: 40px; font-size: .9rem; color: #545b66; }
-@media (max-width: 560px) {
-  dl { grid-template-columns: 1fr; }
-  dd { margin-bottom: 6px; }
-  th, td { padding: 7px 9px; }
-  tbody th { max-width: 9rem; }
-  tbody th span { display: block; }
-}
-@media print { body { background: #fff; } .scroll { overflow: visible; } }
-"""

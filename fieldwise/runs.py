@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from fieldwise.data.dataset import Dataset, Part
 from fieldwise.errors import TrainingError
 from fieldwise.explain import pair_strength
 from fieldwise.files import whole_file
+from fieldwise.predictions import Predictions
 from fieldwise.scoring import Scorer, score
 
 
@@ -29,6 +31,13 @@ class Progress:
     def step(self, rows: int, loss: float, epoch: int) -> None: ...
 
     def evaluated(self, record: dict[str, Any]) -> None: ...
+
+
+class Watch(Progress):
+    """What many runs tell whoever watches; with one at a time, also how that one gets on."""
+
+    def moved(self, running: Sequence[str], done: int, total: int, left: float | None) -> None:
+        """Which runs are under way, how many are done, and the seconds left, as far as that is known."""
 
 
 class Run:
@@ -74,7 +83,8 @@ class Run:
                 file.write_text(self.config.to_toml(), encoding="utf-8")
             self.finished = (self.out / "DONE").exists()
             return
-        if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
+        # A kill while the first file was written leaves its hidden work file.
+        if self.out.exists() and not (self.out.is_dir() and all(p.name.startswith(".") for p in self.out.iterdir())):
             raise TrainingError(f"{self.out} already holds something; go on with --resume, or choose another --out")
         self.out.mkdir(parents=True, exist_ok=True)
         # The identity first: from then on --resume knows the folder, whatever else is there.
@@ -102,7 +112,7 @@ class Run:
     def _trim_log(self) -> None:
         """Drops what was logged after the checkpoint: those steps will be done, and logged, again."""
         path = self.out / "log.jsonl"
-        if path.exists():
+        if path.exists() and not self.finished:
             with path.open("r+b") as file:
                 file.truncate(self.at["log_bytes"])
 
@@ -123,9 +133,13 @@ class Run:
             "data": str(self.dataset.path),
             "calibration": fitted.kind,
         }
-        for name in ("valid", "test"):
-            if name in self.dataset.parts:
-                report[name] = held_out(self.model, self.dataset.parts[name], fitted)
+        held_out = [name for name in ("valid", "test") if name in self.dataset.parts]
+        for name in held_out:
+            part = self.dataset.parts[name]
+            probabilities = fitted.probabilities(logits if name == "valid" else score(self.model, part.ids))
+            report[name] = metrics.evaluate(part.labels, probabilities, part.weights)
+            if name == held_out[-1]:
+                Predictions(name, part.labels, probabilities.astype(np.float32), part.weights).save(self.out)
         if self.dataset.layout.fields > 1:
             report["pair_strength"] = self._pair_strength(valid)
         bundle.write(self.out / "bundle", self.config, self.dataset.path, self.model, fitted, report)
@@ -142,8 +156,3 @@ class Run:
     def _pair_strength(self, valid: Part) -> dict[str, Any]:
         strength = pair_strength(lambda ids: score(self.model, ids), valid.ids, self.dataset.layout, rows=128)
         return {"fields": self.dataset.names, "matrix": strength.round(6).tolist()}
-
-
-def held_out(model: Scorer, part: Part, fitted: calibration.Calibration) -> dict[str, Any]:
-    """All metrics of a part, calibrated."""
-    return metrics.evaluate(part.labels, fitted.probabilities(score(model, part.ids)), part.weights)

@@ -1,6 +1,6 @@
 """train(config): the loop, read top to bottom. It leaves a run folder:
 
-config.toml  log.jsonl  checkpoint/  bundle/  report.json  DONE
+config.toml  log.jsonl  checkpoint/  bundle/  report.json  predictions.parquet  DONE
 
 Here are the networks' steps; trees are trained in boosting.py, and runs.py keeps the folder for both.
 """

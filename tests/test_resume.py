@@ -162,6 +162,22 @@ def test_resume_refuses_other_settings_and_keeps_a_finished_run(data, tmp_path):
         train(load_config(base={**SETTINGS, "train.epochs": 1, "train.lr": 0.02}), data, tmp_path / "run", resume=True)
 
 
+def test_a_finished_run_of_trees_keeps_its_log(data, tmp_path):
+    pytest.importorskip("xgboost")
+    config = load_config(base={"model.name": "gbdt", "model.rounds": 5})
+    train(config, data, tmp_path / "run")
+    log = (tmp_path / "run" / "log.jsonl").read_text()
+    train(config, data, tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "log.jsonl").read_text() == log != ""
+
+
+def test_killed_while_the_first_file_was_written(data, tmp_path):
+    (tmp_path / "killed").mkdir()
+    (tmp_path / "killed" / ".identity.json.99999999.tmp.json").write_text("{")
+    train(load_config(base={**SETTINGS, "train.epochs": 1}), data, tmp_path / "killed", resume=True)
+    assert not list((tmp_path / "killed").glob(".*"))
+
+
 def test_killed_before_anything_but_the_identity_was_written(data, tmp_path):
     config = load_config(base={**SETTINGS, "train.epochs": 1})
     train(config, data, tmp_path / "whole")

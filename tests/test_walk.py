@@ -124,7 +124,7 @@ def test_demo_on_few_rows(tmp_path, capsys):
 
 
 def test_help_shows_an_example(capsys):
-    for verb in ("demo", "simulate", "prepare", "train", "evaluate", "predict", "models", "report"):
+    for verb in ("demo", "simulate", "prepare", "train", "evaluate", "predict", "models", "report", "compare"):
         assert run(verb, "--help") == 0
         assert "Example" in capsys.readouterr().out
 

@@ -1,0 +1,204 @@
+"""Many models and seeds on one prepared folder -> one table: markdown, csv and a page."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from fieldwise import plots, significance, tables
+from fieldwise.data.dataset import Dataset
+from fieldwise.errors import ConfigError, TrainingError, unknown
+from fieldwise.files import whole_file
+from fieldwise.jobs import Job, run_all
+from fieldwise.models import registry
+from fieldwise.pages import figure, write_page
+from fieldwise.predictions import Predictions
+from fieldwise.report import MEANINGS, Run, pictures, settings, significance_section
+from fieldwise.runs import Watch
+from fieldwise.scoring import device_of
+from fieldwise.tables import Column, Line, high, low, near_one
+
+# What the paper compares its models with; the best of those in a comparison is what the others are tested against.
+BASELINES = ("lr", "gbdt", "fm", "ffm", "afm", "ccpm", "fnn", "deepfm")
+COLUMNS = (
+    Column("auc", "AUC", ".4f", high, "auc_sd"),
+    Column("log_loss", "Log loss", ".5f", low, "log_loss_sd"),
+    Column("calibration", "Calibration", ".3f", near_one),
+    Column("parameters", "Parameters", ",.0f"),
+    Column("rows_per_s", "Rows/s", ",.0f", high),
+    Column("seconds", "Seconds", ",.0f", low),
+)
+WORDS = MEANINGS | {
+    "seconds": "how long a run trained, without evaluation.",
+    "verdict": "Wilcoxon's signed-rank test of the log loss on blocks of rows, against the best baseline.",
+}
+
+
+def models_named(text: str) -> tuple[list[str], list[str]]:
+    """The models of a comma-separated list, all for an empty one, and a note on each that is left out."""
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip())) or list(registry())
+    for name in names:
+        if name not in registry():
+            raise ConfigError(unknown("model", name, registry()))
+    if "gbdt" in names and importlib.util.find_spec("xgboost") is None:
+        names.remove("gbdt")
+        return names, ["gbdt is left out: it needs XGBoost, which is not installed (pip install fieldwise[gbdt])"]
+    return names, []
+
+
+def compare(
+    data: Path,
+    models: Sequence[str],
+    out: Path,
+    seeds: int = 3,
+    recipes: Path | None = None,
+    device: str = "",
+    workers: int = 1,
+    watch: Watch | None = None,
+) -> dict[str, Any]:
+    """Trains each model with each seed into out/MODEL/seedN, writes the table, and returns it.
+
+    Settings are those of recipes/MODEL.toml, or the defaults. Runs that are DONE are kept, killed ones go on. A model
+    that fails is left out of the table; the error that names it comes after the others are trained.
+    """
+    for name, number in (("--seeds", seeds), ("--jobs", workers), ("the number of models", len(models))):
+        if number < 1:
+            raise ConfigError(f"{name} must be at least 1, found {number}")
+    if recipes is not None and not recipes.is_dir():
+        raise ConfigError(f"--recipes takes a folder with a MODEL.toml for each model, found none ({recipes})")
+    Dataset.open(data)
+    device_of(device or "auto")
+    jobs = []
+    for seed in range(seeds):
+        for model in models:
+            recipe = recipes / f"{model}.toml" if recipes else None
+            chosen = {"model.name": model, "seed": seed, **({"device": device} if device else {})}
+            folder = out / model / f"seed{seed}"
+            given = recipe if recipe and recipe.is_file() else None
+            jobs.append(Job(model, f"{model} seed {seed}", data, folder, given, chosen))
+    failures = run_all(jobs, workers, watch)
+    kept = {model: [job for job in jobs if job.group == model] for model in models if model not in failures}
+    result = write_comparison(kept, data, out, recipes) if kept else {}
+    if failures:
+        rest = f"; the others are in {out / 'table.md'}" if kept else ""
+        alike = {problem: [m for m, own in failures.items() if own == problem] for problem in failures.values()}
+        problems = "; ".join(f"{', '.join(named)} failed: {problem}" for problem, named in alike.items())
+        raise TrainingError(f"{problems}{rest}; mend it and give the same command again")
+    return result
+
+
+def write_comparison(
+    kept: Mapping[str, Sequence[Job]], data: Path, out: Path, recipes: Path | None = None
+) -> dict[str, Any]:
+    """Writes table.md, table.csv and index.html of finished runs, and returns what is in them."""
+    runs = {model: [Run.read(job.out) for job in jobs] for model, jobs in kept.items()}
+    rows = [_row(model, own) for model, own in runs.items()]
+    baseline, tested = _tested(rows, kept)
+    for row in rows:
+        row |= _verdict(row["model"], tested)
+    rows.sort(key=lambda row: (row["log_loss"] is None, row["log_loss"]))
+    first = next(iter(runs.values()))[0]
+    result = {
+        "out": str(out),
+        "data": str(data),
+        "recipes": str(recipes) if recipes else None,
+        "seeds": max(map(len, runs.values())),
+        "part": first.part,
+        "rows": first.metrics["rows"],
+        "positive_rate": first.metrics["positive_rate"],
+        "baseline": baseline,
+        "models": rows,
+    }
+    columns = (*COLUMNS, Column("verdict", f"Against {baseline}", "")) if baseline else COLUMNS
+    lines = tables.lines(rows, columns)
+    with whole_file(out / "table.md") as file:
+        file.write_text(tables.markdown(columns, lines) + "\n" + " ".join(_summary(result)) + "\n", encoding="utf-8")
+    with whole_file(out / "table.csv") as file, file.open("w", encoding="utf-8", newline="") as opened:
+        writer = csv.DictWriter(opened, [key for key in rows[0] if key != "name"], extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+    _write_page(result, runs, columns, lines, tested)
+    return result
+
+
+def _row(model: str, runs: Sequence[Run]) -> dict[str, Any]:
+    """A model's line: means over its seeds, and standard deviations where there are several."""
+    values = [run.report | run.metrics for run in runs]
+    row: dict[str, Any] = {"name": model, "model": model, "seeds": len(runs)}
+    for column in COLUMNS:
+        known = [value[column.key] for value in values if value[column.key] is not None]
+        row[column.key] = known[0] if len(set(known)) == 1 else fmean(known) if known else None
+        if column.spread:
+            row[column.spread] = stdev(known) if len(known) > 1 else None
+    return row
+
+
+def _tested(rows: Sequence[Mapping[str, Any]], kept: Mapping[str, Sequence[Job]]) -> tuple[str, dict[str, Any]]:
+    """The baseline of the lowest log loss, the hardest to beat, and the tests of all other models against it."""
+    known = [row for row in rows if row["model"] in BASELINES and row["log_loss"] is not None]
+    if not known or len(rows) < 2:
+        return "", {}
+    baseline = str(min(known, key=lambda row: float(row["log_loss"]))["model"])
+    named = {model: [Predictions.load(job.out) for job in jobs] for model, jobs in kept.items()}
+    if len(named[baseline][0].labels) < significance.LEAST_BLOCKS:
+        return "", {}
+    return baseline, significance.compare_pairs(named, [(model, baseline) for model in named if model != baseline])
+
+
+def _verdict(model: str, tested: Mapping[str, Any]) -> dict[str, Any]:
+    """What the test of a model's log loss says, for the table; empty for the baseline itself."""
+    found = next((pair["log_loss"] for pair in tested.get("pairs", ()) if pair["name"] == model), None)
+    if found is None:
+        return {"verdict": None, "p": None, "blocks_better": None, "blocks": None}
+    words = f"{found['verdict']}, p = {found['p']:.2g}"
+    return {"verdict": words, "p": found["p"], "blocks_better": found["better"], "blocks": found["blocks"]}
+
+
+def _summary(result: Mapping[str, Any]) -> list[str]:
+    """What was compared and how to read it, in sentences."""
+    rows, kind = result["models"], {"test": "test", "valid": "validation"}[result["part"]]
+    said = [
+        f"Mean ± standard deviation over {result['seeds']} seeds" if result["seeds"] > 1 else "One seed",
+        f"on {result['rows']:,} {kind} rows of {Path(result['data']).name}, {result['positive_rate']:.2%} positive.",
+    ]
+    if len(rows) > 1 and rows[1]["log_loss"] is not None:
+        gap = rows[1]["log_loss"] - rows[0]["log_loss"]
+        said.append(f"{rows[0]['model']} has the lowest log loss, {gap:.5f} ahead of {rows[1]['model']}.")
+    if result["baseline"]:
+        present = ", ".join(row["model"] for row in rows if row["model"] in BASELINES)
+        said.append(
+            f"The last column tests the log loss against {result['baseline']}, the best baseline on these rows (of "
+            f"{present}): Wilcoxon's signed-rank test over blocks of rows, each with its mean log loss over the seeds."
+        )
+    return said
+
+
+def _write_page(
+    result: Mapping[str, Any],
+    runs: Mapping[str, Sequence[Run]],
+    columns: Sequence[Column],
+    lines: Sequence[Line],
+    tested: Mapping[str, Any],
+) -> None:
+    """index.html: the table, the seeds, the tests, and of each model's first seed curves, reliability and settings."""
+    order = [row["model"] for row in result["models"]]
+    losses = {model: [run.metrics["log_loss"] for run in runs[model]] for model in order}
+    first = {model: runs[model][0] for model in order}
+    caption = "Each point is a seed, the bar their mean; to the left is better. Bars that lie closer than points "
+    parts = [
+        f"<h1>{len(order)} models on {escape(Path(result['data']).name)}</h1>",
+        f'<p class="summary">{escape(" ".join(_summary(result)))}</p>',
+        "<h2>The table</h2>\n" + tables.html(columns, lines, [(c.title, WORDS[c.key]) for c in columns]),
+        figure("<h2>Seeds</h2>", plots.spread(losses, "Log loss"), caption + "of one model spread say little."),
+        significance_section(tested) if tested else "",
+        pictures(first),
+        settings(first),
+    ]
+    command = ["fieldwise", "compare", result["data"], "--models", ",".join(runs), "--out", result["out"]]
+    command += ["--seeds", str(result["seeds"]), *(["--recipes", result["recipes"]] if result["recipes"] else [])]
+    write_page(Path(result["out"]) / "index.html", f"models on {Path(result['data']).name}", parts, command)

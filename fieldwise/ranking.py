@@ -1,0 +1,201 @@
+"""Rows sorted by score, each class for itself: what AUC and reliability are read from, in pieces or all at once."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Sums go over so many scores at a time: their temporary arrays stay small beside the scores themselves.
+CHUNK = 1 << 20
+
+Piece = tuple[NDArray[Any], NDArray[Any] | None]
+
+
+class Sums(NamedTuple):
+    """The weight of some rows, that of the positive ones, and the weighted sum of the scores."""
+
+    weight: float
+    positive: float
+    score: float
+
+
+class Scores:
+    """Scores in rising order and the weight of each, made from pieces; equal ones are merged where many are equal."""
+
+    def __init__(self) -> None:
+        self._values: NDArray[Any] = np.empty(0, dtype=np.float32)
+        # None: every score weighs 1. Weights are whole numbers until a piece comes with weights of its own.
+        self._weights: NDArray[Any] | None = None
+        self._passed: NDArray[Any] | None = None
+        self._new: list[Piece] = []
+        self._waiting = 0
+
+    def add(self, values: NDArray[Any], weights: NDArray[Any] | None) -> None:
+        """Takes the arrays as its own. Sorting waits until it pays: each score is sorted a few times only."""
+        self._new.append((values, weights))
+        self._waiting += len(values)
+        if self._waiting > max(len(self._values), CHUNK):
+            self._settle()
+
+    def merge(self, other: Scores) -> None:
+        """Takes in a copy of other scores."""
+        self.add(other.values.copy(), None if other._weights is None else other._weights.copy())
+
+    @property
+    def values(self) -> NDArray[Any]:
+        if self._new:
+            self._settle()
+        return self._values
+
+    @property
+    def total(self) -> float | int:
+        """The weight of all scores."""
+        return self.first(len(self.values))
+
+    def first(self, count: int) -> float | int:
+        """The weight of the first so many scores."""
+        return _plain(self._until(np.asarray(count)))
+
+    def below(self, at: Any) -> NDArray[Any]:
+        """The weight of the scores below each of `at`."""
+        return self._until(np.searchsorted(self.values, at, side="left"))
+
+    def up_to(self, at: Any) -> NDArray[Any]:
+        """The weight of the scores below each of `at` or equal to it."""
+        return self._until(np.searchsorted(self.values, at, side="right"))
+
+    def sum(self, worth: Callable[[NDArray[Any]], NDArray[Any]], count: int | None = None) -> float | int:
+        """The weighted sum of `worth` over the scores, or over the first so many of them."""
+        return sum(_plain((worth(values) * weights).sum()) for values, weights in self._chunks(count))
+
+    def _until(self, places: NDArray[Any]) -> NDArray[Any]:
+        if self._weights is None:
+            return places
+        if self._passed is None:
+            self._passed = np.concatenate([np.zeros(1, self._weights.dtype), np.cumsum(self._weights)])
+        return np.asarray(self._passed[places])
+
+    def _chunks(self, count: int | None) -> Iterator[tuple[NDArray[Any], Any]]:
+        values = self.values[:count]
+        for first in range(0, len(values), CHUNK):
+            place = slice(first, min(first + CHUNK, len(values)))
+            yield values[place], 1 if self._weights is None else self._weights[place]
+
+    def _settle(self) -> None:
+        """Sorts the new pieces in. Equal scores are merged where that at least halves them."""
+        pieces = [piece for piece in ((self._values, self._weights), *self._new) if len(piece[0])]
+        self._new, self._waiting, self._passed = [], 0, None
+        if not pieces:
+            return
+        values = pieces[0][0] if len(pieces) == 1 else np.concatenate([values for values, _ in pieces])
+        weights = _join(pieces)
+        # The pieces are let go before sorting asks for more memory.
+        self._values, pieces = values[:0], []
+        if weights is None:
+            values.sort()
+        else:
+            order = np.argsort(values)
+            # One after the other: the unsorted ones are let go between.
+            values = values[order]
+            weights = weights[order]
+            del order
+        first = np.ones(len(values), dtype=bool)
+        np.not_equal(values[1:], values[:-1], out=first[1:])
+        if 2 * np.count_nonzero(first) <= len(values):
+            starts = np.flatnonzero(first)
+            values = values[starts]
+            weights = np.diff(starts, append=len(first)) if weights is None else np.add.reduceat(weights, starts)
+        self._values, self._weights = values, weights
+
+
+def _join(pieces: list[Piece]) -> NDArray[Any] | None:
+    """The weights of all pieces, None if no piece has any."""
+    if all(weights is None for _, weights in pieces):
+        return None
+    return np.concatenate([np.ones(len(v), dtype=np.int64) if w is None else w for v, w in pieces])
+
+
+def _plain(value: Any) -> float | int:
+    """Python's own number: its whole numbers never overflow."""
+    number: float | int = value.item()
+    return number
+
+
+class Ranking:
+    """The scores of positive and of negative rows, sorted: all that the metrics depend on.
+
+    Rows may come in pieces, and rankings of several workers merge, in any order: the AUC of rows without weights is
+    then the same in every bit. A row costs its score, 4 or 8 bytes as it was given, and less where scores repeat.
+
+    >>> first = Ranking().add(np.array([0, 1]), np.array([0.1, 0.4]))
+    >>> first.merge(Ranking().add(np.array([0, 1]), np.array([0.4, 0.8]))).auc()
+    0.875
+    """
+
+    def __init__(self) -> None:
+        self.positive, self.negative, self.rows = Scores(), Scores(), 0
+
+    def add(self, labels: NDArray[Any], scores: NDArray[Any], weights: NDArray[Any] | None = None) -> Ranking:
+        """Takes more rows in."""
+        scores, positive = np.asarray(scores), np.asarray(labels) > 0
+        for side, chosen in ((self.positive, positive), (self.negative, ~positive)):
+            side.add(scores[chosen], None if weights is None else np.asarray(weights)[chosen].astype(np.float64))
+        self.rows += len(positive)
+        return self
+
+    def merge(self, other: Ranking) -> Ranking:
+        """Takes in the rows of another ranking, which stays as it is."""
+        self.positive.merge(other.positive)
+        self.negative.merge(other.negative)
+        self.rows += other.rows
+        return self
+
+    @property
+    def total(self) -> float | int:
+        """The weight of all rows."""
+        return self.positive.total + self.negative.total
+
+    def auc(self) -> float:
+        """The chance that a positive row scores above a negative one, ties counting half.
+
+        NaN with one class alone, or where a score is NaN.
+        """
+        pairs = self.positive.total * self.negative.total
+        # NaN is sorted behind every number, and is not equal to itself.
+        if not pairs or any(side.values[-1] != side.values[-1] for side in (self.positive, self.negative)):
+            return float("nan")
+        # Whole numbers end at 64 bits, some four thousand million rows.
+        kind = np.float64 if pairs >= 1 << 62 else None
+        twice = self.positive.sum(lambda at: np.asarray(self.negative.below(at) + self.negative.up_to(at), dtype=kind))
+        return twice / 2 / pairs
+
+    def sums(self, positives: int | None = None, negatives: int | None = None) -> Sums:
+        """The sums of the first so many scores of each class, or of all."""
+        sides = ((self.positive, positives), (self.negative, negatives))
+        weights = [side.total if count is None else side.first(count) for side, count in sides]
+        return Sums(sum(weights), weights[0], sum(side.sum(_doubles, count) for side, count in sides))
+
+    def lowest(self, weight: float) -> Sums:
+        """The sums of the lowest scores that weigh so much together.
+
+        Of equal scores at the bound each row counts in the same part, so that the order of rows is no matter.
+        """
+        sides = (self.positive, self.negative)
+
+        def reached(score: Any) -> float:
+            return float(sum(side.up_to(score) for side in sides))
+
+        places = [(side.values, bisect_left(side.values, weight, key=reached)) for side in sides]
+        score = min(values[place] for values, place in places if place < len(values))
+        sums = self.sums(*(int(np.searchsorted(side.values, score, side="left")) for side in sides))
+        equal = [_plain(side.up_to(score) - side.below(score)) for side in sides]
+        more = weight - sums.weight
+        return Sums(weight, sums.positive + more * equal[0] / sum(equal), sums.score + more * float(score))
+
+
+def _doubles(values: NDArray[Any]) -> NDArray[np.float64]:
+    return values.astype(np.float64)

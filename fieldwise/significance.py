@@ -1,0 +1,113 @@
+"""Is one model better than another on the same rows? Wilcoxon's signed-rank test over blocks of rows.
+
+The held-out rows are cut into consecutive blocks. On each block both models have a log loss and an AUC, and the test
+asks whether the differences lie around zero. Where a log is in order of time, neighbours are alike: a good hour then
+counts as one block and not as a thousand rows. (The paper's table 8 does not say what its pairs are.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fieldwise import metrics
+from fieldwise.errors import ConfigError, FieldwiseError
+from fieldwise.metrics import Floats
+from fieldwise.predictions import Predictions
+
+BLOCKS = 50
+# With fewer blocks even a model that is better on all of them has a two-sided p above 0.05.
+LEAST_BLOCKS = 6
+# A difference counts as real below this two-sided p.
+LEVEL = 0.05
+NAMES = {"log_loss": "log loss", "auc": "AUC"}
+
+
+def compare_pairs(
+    named: Mapping[str, Sequence[Predictions]], pairs: Sequence[tuple[str, str]], blocks: int = 0
+) -> dict[str, Any]:
+    """Tests of whether the first of each pair is better than the second: `signed_rank` of log loss and of AUC.
+
+    `named`: a model's runs, of one seed or several, all on the same rows; a block's value is the mean over the seeds,
+    that of a typical run. `blocks`: 0 for BLOCKS, or one for each row where rows are fewer.
+    """
+    first = next(iter(named.values()))[0]
+    for name, runs in named.items():
+        if not all(run.same_rows(first) for run in runs):
+            rule = "only runs with the same held-out rows compare"
+            found = f"those of {name} are not those of {next(iter(named))}"
+            raise FieldwiseError(f"{rule}; {found}; train them on one prepared folder")
+    blocks = blocks or min(BLOCKS, len(first.labels))
+    measured = {name: [by_block(run, blocks) for run in runs] for name, runs in named.items()}
+    results = []
+    for name, other in pairs:
+        tests = {}
+        for metric in NAMES:
+            ours, theirs = (np.mean([run[metric] for run in measured[one]], axis=0) for one in (name, other))
+            gains = theirs - ours if metric == "log_loss" else ours - theirs
+            tests[metric] = signed_rank(gains[np.isfinite(gains)])
+        results.append({"name": name, "other": other, **tests})
+    return {"part": first.part, "rows": len(first.labels), "blocks": blocks, "pairs": results}
+
+
+def by_block(run: Predictions, blocks: int) -> dict[str, Floats]:
+    """Log loss and AUC of each block, NaN where a block has no weight, or for the AUC one class only."""
+    rows = len(run.labels)
+    if not LEAST_BLOCKS <= blocks <= rows:
+        raise ConfigError(f"blocks must be from {LEAST_BLOCKS} to the number of rows, {rows:,}, found {blocks:,}")
+    weights = np.ones(rows) if run.weights is None else run.weights.astype(np.float64)
+    losses = metrics.losses(run.labels, run.probabilities) * weights
+    parts = np.array_split(np.arange(rows), blocks)
+    weight = np.array([weights[part].sum() for part in parts])
+    with np.errstate(invalid="ignore"):
+        loss = np.array([losses[part].sum() for part in parts]) / weight
+    areas = [metrics.auc(run.labels[part], run.probabilities[part], weights[part]) for part in parts]
+    return {"log_loss": loss, "auc": np.array(areas)}
+
+
+def signed_rank(gains: Floats) -> dict[str, Any]:
+    """Wilcoxon's signed-rank test of whether gains, one for each block, lie around zero.
+
+    p is two-sided; p_better asks for gains above zero alone, p_worse below. Blocks without a difference are left
+    out, and p is 1 where none is left. mean and median are those of all gains; None without any.
+    """
+    from scipy.stats import wilcoxon
+
+    moved = gains[gains != 0]
+    sides = {"p": "two-sided", "p_better": "greater", "p_worse": "less"}
+    tested = {
+        key: float(wilcoxon(moved, alternative=side).pvalue) if len(moved) else 1.0 for key, side in sides.items()
+    }
+    direction = "better" if tested["p_better"] < tested["p_worse"] else "worse"
+    return {
+        "blocks": len(gains),
+        "better": int((gains > 0).sum()),
+        "worse": int((gains < 0).sum()),
+        "mean": float(gains.mean()) if len(gains) else None,
+        "median": float(np.median(gains)) if len(gains) else None,
+        **tested,
+        "verdict": direction if tested["p"] < LEVEL else "not told apart",
+    }
+
+
+def sentences(tested: Mapping[str, Any]) -> list[str]:
+    """What `compare_pairs` found, a sentence for each pair and metric that states the direction."""
+    return [
+        _sentence(pair["name"], pair["other"], metric, pair[metric]) for pair in tested["pairs"] for metric in NAMES
+    ]
+
+
+def _sentence(name: str, other: str, metric: str, found: Mapping[str, Any]) -> str:
+    what = NAMES[metric]
+    if not found["blocks"]:
+        return f"{name} and {other} cannot be compared on {what}: no block has rows of both classes."
+    verdict = {
+        "better": f"{name} is better than {other} on {what}: better in {found['better']}",
+        "worse": f"{name} is worse than {other} on {what}: worse in {found['worse']}",
+        "not told apart": f"{name} and {other} are not told apart on {what}: {name} is better in {found['better']}",
+    }[found["verdict"]]
+    one_sided = min(found["p_better"], found["p_worse"])
+    gains = f"gain {found['mean']:+.5f} in the mean, {found['median']:+.5f} in the median"
+    return f"{verdict} of {found['blocks']} blocks, p = {found['p']:.2g} (one-sided {one_sided:.2g}); {gains}."

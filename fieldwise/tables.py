@@ -1,0 +1,117 @@
+"""Tables of numbers, one line for each run or model, for a terminal and for a page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from typing import Any, NamedTuple
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+class Column(NamedTuple):
+    """A column: its key in the rows, how it is written, how bad a value is, if one can be better, and the key of its
+    standard deviation, if it is a mean."""
+
+    key: str
+    title: str
+    form: str
+    badness: Callable[[float], float] | None = None
+    spread: str = ""
+
+
+def low(value: float) -> float:
+    """The badness of what should be low."""
+    return value
+
+
+def high(value: float) -> float:
+    """The badness of what should be high."""
+    return -value
+
+
+def near_one(value: float) -> float:
+    """The badness of a ratio."""
+    return abs(math.log(value)) if value > 0 else math.inf
+
+
+class Line(NamedTuple):
+    """A line as text: its name, a remark, and each cell with whether it is its column's best."""
+
+    name: str
+    remark: str
+    cells: list[tuple[str, bool]]
+
+
+def lines(
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[Column],
+    remarks: Sequence[str] | None = None,
+    competing: Sequence[bool] | None = None,
+) -> list[Line]:
+    """The lines of rows, each with its `name`; the best value of a column is that of a row that competes."""
+    competing = competing or [True] * len(rows)
+    best = {column.key: _best([row for row, c in zip(rows, competing, strict=True) if c], column) for column in columns}
+    found = []
+    for row, remark, competes in zip(rows, remarks or [""] * len(rows), competing, strict=True):
+        cells = [(text := cell(row, column), competes and text == best[column.key]) for column in columns]
+        found.append(Line(str(row["name"]), remark, cells))
+    return found
+
+
+def cell(row: Mapping[str, Any], column: Column) -> str:
+    """A value as it is written; a dash where there is none."""
+    value, spread = row.get(column.key), row.get(column.spread)
+    if value is None:
+        return "–"
+    return format(value, column.form) + ("" if spread is None else f" ± {format(spread, column.form)}")
+
+
+def _best(rows: Sequence[Mapping[str, Any]], column: Column) -> str | None:
+    """How a column's best value is written; None if there is nothing to choose from."""
+    known, badness = [row for row in rows if row.get(column.key) is not None], column.badness
+    if badness is None or len(known) < 2:
+        return None
+    return cell(min(known, key=lambda row: badness(row[column.key])), column)
+
+
+def show(console: Console, columns: Sequence[Column], shown: Sequence[Line], head: str = "Model") -> None:
+    """Draws a table on a terminal; the best value of a column is bold and green."""
+    # Nine columns just fit a terminal of 80 without air between them.
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, int(console.width >= 100)), show_edge=False)
+    table.add_column(Text(head), overflow="fold")
+    for column in columns:
+        table.add_column(column.title, justify="right", no_wrap=True)
+    for line in shown:
+        marked = [Text(text, style="bold green" if best else "") for text, best in line.cells]
+        table.add_row(Text(line.name + line.remark), *marked)
+    console.print(table)
+
+
+def html(columns: Sequence[Column], shown: Sequence[Line], meanings: Sequence[tuple[str, str]]) -> str:
+    """The table of a page, with the words that explain its columns."""
+    head = "".join(f'<th scope="col">{column.title}</th>' for column in columns)
+    body = []
+    for line in shown:
+        cells = "".join(f'<td class="best">{text}</td>' if best else f"<td>{text}</td>" for text, best in line.cells)
+        body.append(f'<tr><th scope="row">{escape(line.name)}<span>{line.remark}</span></th>{cells}</tr>')
+    marked = any(best for line in shown for _, best in line.cells)
+    note = "<p class='note'>Bold on green: the best of its column.</p>" if marked else ""
+    return (
+        f'<div class="scroll"><table><thead><tr><th scope="col">Model</th>{head}</tr></thead>'
+        f"<tbody>{''.join(body)}</tbody></table></div>\n{note}"
+        f"<dl>{''.join(f'<dt>{title}</dt><dd>{meaning}</dd>' for title, meaning in meanings)}</dl>"
+    )
+
+
+def markdown(columns: Sequence[Column], shown: Sequence[Line]) -> str:
+    """The table for a document; the best value of a column is bold."""
+    rows = [["Model", *(column.title for column in columns)], ["---", *["---:"] * len(columns)]]
+    for line in shown:
+        cells = [f"**{text}**" if best else text for text, best in line.cells]
+        rows.append([(line.name + line.remark).replace("|", "\\|"), *cells])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)

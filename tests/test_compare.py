@@ -1,0 +1,228 @@
+"""Models times seeds into one table, whatever happens on the way."""
+
+import csv
+import json
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fieldwise import cli, compare
+from fieldwise.data.prepare import Split, prepare
+from fieldwise.data.world import World
+from fieldwise.predictions import Predictions
+from fieldwise.significance import compare_pairs
+
+RECIPES = {
+    "lr": "[train]\nepochs = 2\n",
+    "fm": "[model]\ndim = 4\n\n[train]\nepochs = 4\nlr = 0.01\ncheckpoint_minutes = 0.0\n",
+    "kfm": "[model]\ndim = 4\n\n[train]\nepochs = 1\n",
+    "gbdt": "[model]\nrounds = 5\n",
+}
+CLOCK = {"rows_per_s", "seconds", "out"}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compare") / "clicks"
+    log = World("demo").log(2000).table
+    prepare({"train": lambda: iter([log])}, folder, "click")
+    return folder
+
+
+@pytest.fixture
+def recipes(tmp_path):
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    for model, text in RECIPES.items():
+        (folder / f"{model}.toml").write_text(text)
+    return folder
+
+
+def run(*arguments):
+    with pytest.raises(SystemExit) as end:
+        cli.main([str(argument) for argument in arguments])
+    return end.value.code
+
+
+def plain(found):
+    """A comparison without what the clock decides."""
+    if isinstance(found, list):
+        return [plain(item) for item in found]
+    return {k: plain(v) for k, v in found.items() if k not in CLOCK} if isinstance(found, dict) else found
+
+
+def stamps(out):
+    """When the files of each finished run were last written."""
+    names = ("DONE", "report.json", "log.jsonl", "predictions.parquet", "bundle/bundle.json")
+    return {path.parent: [(path.parent / n).stat().st_mtime_ns for n in names] for path in out.glob("*/*/DONE")}
+
+
+def test_the_table_holds_means_deviations_and_tests(data, recipes, tmp_path, capsys):
+    pytest.importorskip("xgboost")
+    out = tmp_path / "out"
+    arguments = ["compare", data, "--models", "lr, kfm,fm,gbdt", "--seeds", 2, "--recipes", recipes, "--out", out]
+    assert run(*arguments, "--device", "cpu", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    rows = {row["model"]: row for row in found["models"]}
+    assert set(rows) == {"lr", "kfm", "fm", "gbdt"}
+    losses = [row["log_loss"] for row in found["models"]]
+    assert losses == sorted(losses)
+    for model, row in rows.items():
+        reports = [json.loads((out / model / f"seed{seed}" / "report.json").read_text()) for seed in (0, 1)]
+        assert [report["seed"] for report in reports] == [0, 1]
+        tested = [report["test"] for report in reports]
+        assert row["auc"] == pytest.approx(statistics.fmean(t["auc"] for t in tested))
+        assert row["log_loss"] == pytest.approx(statistics.fmean(t["log_loss"] for t in tested))
+        spread = statistics.stdev(t["log_loss"] for t in tested)
+        assert row["log_loss_sd"] == pytest.approx(spread)
+        assert row["calibration"] == pytest.approx(statistics.fmean(t["calibration"] for t in tested))
+        assert row["seconds"] == pytest.approx(statistics.fmean(report["seconds"] for report in reports))
+    assert "dim = 4" in (out / "fm" / "seed1" / "config.toml").read_text()
+    baseline = min(("lr", "fm", "gbdt"), key=lambda model: rows[model]["log_loss"])
+    assert found["baseline"] == baseline
+    assert rows[baseline]["verdict"] is None
+    named = {model: [Predictions.load(out / model / f"seed{seed}") for seed in (0, 1)] for model in rows}
+    for model in set(rows) - {baseline}:
+        expected = compare_pairs(named, [(model, baseline)])["pairs"][0]["log_loss"]
+        assert rows[model]["p"] == expected["p"]
+        assert rows[model]["verdict"] == f"{expected['verdict']}, p = {expected['p']:.2g}"
+        assert (rows[model]["blocks_better"], rows[model]["blocks"]) == (expected["better"], 50)
+
+    table = (out / "table.md").read_text()
+    best = found["models"][0]
+    assert f"**{best['log_loss']:.5f} ± {best['log_loss_sd']:.5f}**" in table
+    assert f"Against {baseline}" in table
+    assert "over 2 seeds" in table
+    with (out / "table.csv").open() as file:
+        written = {row["model"]: row for row in csv.DictReader(file)}
+    assert float(written["fm"]["auc_sd"]) == rows["fm"]["auc_sd"]
+    page = (out / "index.html").read_text()
+    for words in ("4 models on clicks", "Seeds", "Is the difference real?", "Training curves", "Settings"):
+        assert words in page
+    assert f"--recipes {recipes}" in page
+    assert page.count("<svg") == 3
+
+    before = stamps(out)
+    assert len(before) == 8
+    assert run(*arguments, "--device", "cpu") == 0
+    printed = capsys.readouterr()
+    assert f"{best['log_loss']:.5f} ± {best['log_loss_sd']:.5f}" in printed.out
+    assert max(map(len, printed.out.splitlines()[:6])) <= 80
+    assert "8 of 8 runs" in printed.err
+    assert stamps(out) == before
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_killed_in_the_middle_and_given_again(data, recipes, tmp_path, capsys, workers):
+    shared = ["compare", data, "--models", "lr,fm", "--seeds", 2, "--recipes", recipes, "--device", "cpu", "--json"]
+    assert run(*shared, "--out", tmp_path / "whole") == 0
+    whole = json.loads(capsys.readouterr().out)
+    out = tmp_path / "killed"
+    arguments = [*shared, "--out", out, "--jobs", workers]
+    process = subprocess.Popen([sys.executable, "-m", "fieldwise", *map(str, arguments)], stdout=subprocess.DEVNULL)
+    while process.poll() is None and not (
+        (out / "lr" / "seed0" / "DONE").exists() and list(out.glob("fm/seed0/checkpoint/0*"))
+    ):
+        time.sleep(0.01)
+    children = [int(child) for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert len(children) >= (workers if workers > 1 else 0)
+    await_end(children)
+    assert not (out / "table.md").exists()
+    before = stamps(out)
+    assert before
+    assert run(*arguments) == 0
+    again = json.loads(capsys.readouterr().out)
+    after = stamps(out)
+    assert {run: after[run] for run in before} == before
+    assert len(after) == 4
+    assert plain(again) == plain(whole)
+
+
+def await_end(processes):
+    """Waits until the processes of a killed parent are gone, as they must be before another takes their place."""
+    deadline = time.monotonic() + 60
+    for process in processes:
+        status = Path(f"/proc/{process}/stat")
+        while status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z":
+            assert time.monotonic() < deadline, "a child outlives its parent"
+            time.sleep(0.05)
+
+
+def test_a_model_that_fails_is_named_after_the_others_are_kept(data, recipes, tmp_path, capsys):
+    out = tmp_path / "out"
+    (recipes / "fm.toml").write_text("[train]\nlearning_rate = 0.1\n")
+    arguments = ["compare", data, "--models", "fm,lr", "--seeds", 2, "--recipes", recipes, "--out", out, "--json"]
+    assert run(*arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    assert "fm failed: unknown train setting 'learning_rate'" in line
+    assert str(out / "table.md") in line
+    assert "| lr |" in (out / "table.md").read_text()
+    assert "fm" not in (out / "table.md").read_text()
+    before = stamps(out)
+    assert {path.parent.name for path in before} == {"lr"}
+    (recipes / "fm.toml").write_text(RECIPES["fm"])
+    assert run(*arguments) == 0
+    assert [row["seeds"] for row in json.loads(capsys.readouterr().out)["models"]] == [2, 2]
+    assert {run: after for run, after in stamps(out).items() if run in before} == before
+    (recipes / "lr.toml").write_text("[train]\nepochs = 3\n")
+    assert run(*arguments) == 2
+    line = capsys.readouterr().err
+    assert "lr failed: --resume needs the run's own settings, found others" in line
+    assert stamps(out).keys() >= before.keys()
+
+
+def test_mistakes_are_one_line_before_anything_is_trained(data, tmp_path, capsys):
+    out = tmp_path / "out"
+    for arguments, message in (
+        ([data, "--models", "lr,pnn"], "unknown model 'pnn'; did you mean 'kpnn'?"),
+        ([data, "--models", "lr", "--seeds", 0], "--seeds must be at least 1, found 0"),
+        ([data, "--models", "lr", "--jobs", 0], "--jobs must be at least 1, found 0"),
+        ([data, "--models", "lr", "--recipes", tmp_path / "none"], "--recipes takes a folder"),
+        ([data, "--models", "lr", "--device", "tpu"], "device must be cpu, cuda or auto, found 'tpu'"),
+        ([tmp_path, "--models", "lr"], "not a folder that `fieldwise prepare` left"),
+    ):
+        assert run("compare", *arguments, "--out", out, "--json") == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert message in line
+        assert not out.exists()
+
+
+def test_what_fails_all_models_alike_is_said_once(tmp_path, capsys):
+    log = World("demo").log(300).table
+    prepare({"train": lambda: iter([log])}, tmp_path / "data", "click", split=Split((1.0, 0.0, 0.0)))
+    assert run("compare", tmp_path / "data", "--models", "lr,fm", "--out", tmp_path / "out", "--json") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: lr, fm failed: training needs a validation part to stop in time")
+    assert not (tmp_path / "out" / "table.md").exists()
+
+
+def test_trees_are_left_out_where_xgboost_is_missing(monkeypatch):
+    assert compare.models_named("lr,fm,lr") == (["lr", "fm"], [])
+    monkeypatch.setattr(compare.importlib.util, "find_spec", lambda name: None)
+    names, notes = compare.models_named("")
+    assert "gbdt" not in names
+    assert {"lr", "pin"} <= set(names)
+    assert [note.split(":")[0] for note in notes] == ["gbdt is left out"]
+
+
+def test_without_a_baseline_or_with_one_seed_there_is_less_to_say(data, recipes, tmp_path):
+    found = compare.compare(data, ["kfm"], tmp_path / "out", 1, recipes, "cpu")
+    assert (found["baseline"], found["models"][0]["verdict"], found["models"][0]["log_loss_sd"]) == ("", None, None)
+    table = (tmp_path / "out" / "table.md").read_text()
+    assert "Against" not in table
+    assert "±" not in table
+    assert table.splitlines()[-1].startswith("One seed on ")
+    assert "Is the difference real?" not in (tmp_path / "out" / "index.html").read_text()
+
+
+def test_every_registered_model_of_the_paper_is_a_baseline_or_a_proposal():
+    assert set(compare.registry()) == {*compare.BASELINES, "kfm", "nifm", "ipnn", "kpnn", "pin"}

@@ -1,0 +1,104 @@
+"""Many runs: what is left to do, what failed, and processes that end as they should."""
+
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fieldwise import jobs
+from fieldwise.errors import ConfigError
+from fieldwise.jobs import Board, Job, run_all
+from fieldwise.runs import Watch
+
+
+@dataclass(frozen=True)
+class Pretended(Job):
+    """A run that writes its name and DONE, or fails in the way that its group says."""
+
+    def attempt(self, progress=None):
+        if self.group == "bad":
+            return "it cannot be"
+        if self.group == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.out.mkdir(exist_ok=True)
+        with (self.out / "log").open("a") as file:
+            file.write(f"{os.getpid()} {os.environ.get('OMP_NUM_THREADS')}\n")
+        (self.out / "report.json").write_text('{"seconds": 2.0}')
+        (self.out / "DONE").touch()
+        return ""
+
+
+def made(folder, *groups):
+    return [Pretended(group, f"{group} {n}", Path("data"), folder / f"{group}{n}") for n in (0, 1) for group in groups]
+
+
+class Heard(Watch):
+    def __init__(self):
+        self.lines = []
+
+    def moved(self, running, done, total, left):
+        self.lines.append((list(running), done, total, left is not None))
+
+
+def test_one_after_the_other_in_this_process(tmp_path):
+    watch = Heard()
+    assert run_all(made(tmp_path, "lr", "bad", "fm"), 1, watch) == {"bad": "it cannot be"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fm0", "fm1", "lr0", "lr1"]
+    assert {path.read_text().split()[0] for path in tmp_path.glob("*/log")} == {str(os.getpid())}
+    assert watch.lines == [
+        (["lr 0"], 0, 6, False),
+        (["bad 0"], 1, 6, True),
+        (["fm 0"], 2, 6, True),
+        (["lr 1"], 3, 6, True),
+        (["fm 1"], 4, 6, True),
+        ([], 5, 6, True),
+    ]
+
+
+def test_side_by_side_each_in_a_process_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(jobs.os, "cpu_count", lambda: 6)
+    failures = run_all(made(tmp_path, "lr", "bad", "killed"), 2)
+    assert failures == {
+        "bad": "it cannot be",
+        "killed": "its process ended with code -9, perhaps for want of memory; try fewer --jobs",
+    }
+    processes, threads = zip(*(path.read_text().split() for path in tmp_path.glob("*/log")), strict=True)
+    assert len({*processes, str(os.getpid())}) == 3
+    assert threads == ("3", "3")
+    assert "OMP_NUM_THREADS" not in os.environ
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_is_done_is_checked_here_and_not_made_again(tmp_path, workers, monkeypatch):
+    run_all(made(tmp_path, "lr"))
+    others = [Pretended("bad", "bad 0", Path("data"), tmp_path / "lr0")]
+    assert run_all(others, workers) == {"bad": "it cannot be"}
+    monkeypatch.setattr(jobs, "_start", None)
+    assert run_all(made(tmp_path, "lr"), workers) == {}
+
+
+def test_time_left_is_that_of_the_model_or_of_all():
+    lr, fm, pin = (Job(name, name, Path("data"), Path(name)) for name in ("lr", "fm", "pin"))
+    board = Board([lr, fm, pin], 2, Watch())
+    assert board.left([lr]) is None
+    board.end(lr, "", 10.0)
+    board.end(lr, "", 20.0)
+    board.end(fm, "", 60.0)
+    board.end(pin, "broken", 1.0)
+    assert board.left([lr, fm, pin]) == pytest.approx((15 + 60 + 30) / 2)
+
+
+def test_what_went_wrong_is_one_line(tmp_path, monkeypatch):
+    job = Job("pin", "pin seed 0", tmp_path / "none", tmp_path / "out")
+    assert job.attempt().startswith("not a folder that `fieldwise prepare` left")
+
+    def broken(*arguments, **more):
+        raise RuntimeError("out of memory\nTried to allocate")
+
+    monkeypatch.setattr(jobs, "train", broken)
+    assert job.attempt() == "RuntimeError: out of memory; see it with `fieldwise train ... --debug`"
+    monkeypatch.setattr(jobs, "load_config", lambda *a, **k: (_ for _ in ()).throw(ConfigError("no such setting")))
+    assert job.attempt() == "no such setting"
