@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
 import sys
 import warnings
 from functools import partial
@@ -12,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from fieldwise.config import load_config
-from fieldwise.console import TrainingBar, counting, err, out, print_json
+from fieldwise.console import TrainingBar, TuningBar, counting, err, out, print_json
 from fieldwise.errors import ConfigError, FieldwiseError
 
 app = typer.Typer(
@@ -158,6 +160,40 @@ def train(
 
 
 @app.command()
+def tune(
+    data: Annotated[Path, typer.Argument(help="A prepared folder.")],
+    model: Annotated[str, typer.Option(help="A name of `fieldwise models`.")] = "",
+    trials: Annotated[int, typer.Option(help="How many trials the study shall have in all.")] = 30,
+    limit: Annotated[str, typer.Option("--time", help="How long this call may take, such as 90s, 30m, 2h.")] = "",
+    folder: Annotated[Path | None, typer.Option("--out", help="The study to begin or go on with: tune/MODEL.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A recipe to begin with; it is the first trial.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE that every trial shall have.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "",
+    seed: Annotated[int | None, typer.Option()] = None,
+    json: Json = False,
+) -> None:
+    """Search for settings with a lower validation log loss; leaves a recipe for `train`. Call it again to go on.
+
+    Example: `fieldwise tune data --model pin --trials 50 --time 30m --out tune/pin`
+    """
+    from fieldwise import tune as room
+
+    seconds, held = _seconds(limit), [item.partition("=")[0].strip() for item in set_ or ()]
+    chosen = {"model.name": model, "device": device, "seed": seed}
+    settings = load_config(config, set_ or (), {k: v for k, v in chosen.items() if v not in ("", None)})
+    folder = folder or Path("tune") / settings.model
+    with TuningBar(settings.model, json) as bar:
+        found = room.tune(settings, data, folder, trials, seconds, held, bar)
+    if json:
+        print_json(found)
+    else:
+        _print_study(found)
+        say(f"next: fieldwise train {data} --config {found['recipe']} --out runs/{settings.model}")
+    if found["stopped"] == "interrupt":
+        raise typer.Exit(130)
+
+
+@app.command()
 def evaluate(
     source: Annotated[Path, typer.Argument(help="A run or a bundle.")],
     rows: Annotated[Path, typer.Argument(help="A file with the label column, or a prepared folder.")],
@@ -286,6 +322,34 @@ def _print_metrics(title: str, found: dict[str, Any]) -> None:
         say(f"  {word:26} {value}")
 
 
+def _print_study(found: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    table = Table("trial", "valid log loss", "settings", show_lines=True)
+    for row in found["best"]:
+        settings = ", ".join(f"{name.partition('.')[2] or name} {_short(v)}" for name, v in row["settings"].items())
+        table.add_row(str(row["trial"]), f"{row['log_loss']:.5f}", settings)
+    out.print(table)
+    if found["importance"]:
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in found["importance"].items() if share > 0.05)
+        say(f"what mattered: {shares}")
+    counts = ", ".join(f"{count} {word}" for word, count in found["trials"].items())
+    say(f"trials: {counts}{' (the time is up)' if found['stopped'] == 'time' else ''}; all of them: {found['csv']}")
+    say(f"recipe: {found['recipe']}")
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _seconds(text: str) -> float:
+    """90s, 30m or 2h in seconds; nothing means without end."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text)
+    if text and (found is None or float(found[1]) == 0):
+        raise ConfigError(f"--time takes a time such as 90s, 30m or 2h, found '{text}'")
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]] if found else math.inf
+
+
 def _shares(text: str) -> tuple[float, float, float]:
     try:
         first, second, third = (float(share) for share in text.split(","))
@@ -318,5 +382,5 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"error: {type(error).__name__}: {error}; this is a fault of ours, see it with --debug", file=sys.stderr)
         sys.exit(1)
     if code == 130:
-        print("stopped; a training run goes on with the same command and --resume", file=sys.stderr)
+        print("stopped; `tune` goes on with the same command, `train` with --resume added", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)

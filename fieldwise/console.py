@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 from rich.console import Console
@@ -68,6 +71,52 @@ class TrainingBar(runs.Progress):
     def __exit__(self, *error: object) -> None:
         if self.bar.live.is_started:
             self.bar.stop()
+
+
+class TuningBar(runs.Progress):
+    """A bar for the trial at hand, with the best so far and the time left; a line for each trial that ended."""
+
+    def __init__(self, title: str, quiet: bool = False) -> None:
+        self.title, self.quiet = title, quiet
+        self.deadline, self.best = math.inf, ""
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=10),
+            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[left]}"),
+            console=err,
+            disable=quiet or not err.is_terminal,
+            transient=True,
+        )
+        self.task = self.bar.add_task(title, note="", left="")
+
+    def trial(self, number: int, trials: int, deadline: float, best: tuple[float, int] | None) -> None:
+        """A trial begins."""
+        self.deadline = deadline
+        self.best = "" if best is None else f"  best {best[0]:.5f} (trial {best[1]})"
+        self.bar.reset(self.task, description=f"{self.title} trial {number} of {trials}", note=self.best, left="")
+        self.bar.start()
+
+    def start(self, rows: int, epochs: int, done: int) -> None:
+        self.bar.update(self.task, total=rows * epochs, completed=done)
+
+    def step(self, rows: int, loss: float, epoch: int) -> None:
+        left = self.deadline - time.monotonic()
+        text = "" if math.isinf(left) else f" {timedelta(seconds=max(0, round(left)))} left"
+        self.bar.update(self.task, advance=rows, left=text)
+
+    def evaluated(self, record: dict[str, Any]) -> None:
+        self.bar.update(self.task, note=f"valid {record['log_loss']:.5f}{self.best}")
+
+    def say(self, text: str) -> None:
+        if not self.quiet:
+            err.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def __enter__(self) -> TuningBar:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.stop()
 
 
 @contextmanager

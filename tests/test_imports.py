@@ -20,7 +20,7 @@ FLOORS = [
     {"runs"},
     {"boosting"},
     {"train"},
-    {"estimator", "plots", "report", "console"},
+    {"estimator", "plots", "report", "console", "space", "study"},
     {"compare", "tune", "bench", "demo", "studies", "serve"},
     {"cli"},
     {"__main__"},
