@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
 import sys
 import warnings
 from functools import partial
@@ -15,12 +17,14 @@ from fieldwise.config import load_config
 from fieldwise.console import (
     ComparisonBar,
     TrainingBar,
+    TuningBar,
     counting,
     err,
     out,
     print_groups,
     print_json,
     print_metrics,
+    print_study,
     say,
 )
 from fieldwise.errors import ConfigError, DataError, FieldwiseError
@@ -197,6 +201,40 @@ def train(
 
 
 @app.command()
+def tune(
+    data: Annotated[Path, typer.Argument(help="A prepared folder.")],
+    model: Annotated[str, typer.Option(help="A name of `fieldwise models`.")] = "",
+    trials: Annotated[int, typer.Option(help="How many trials the study shall have in all.")] = 30,
+    limit: Annotated[str, typer.Option("--time", help="How long this call may take, such as 90s, 30m, 2h.")] = "",
+    folder: Annotated[Path | None, typer.Option("--out", help="The study to begin or go on with: tune/MODEL.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A recipe to begin with; it is the first trial.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE that every trial shall have.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "",
+    seed: Annotated[int | None, typer.Option()] = None,
+    json: Json = False,
+) -> None:
+    """Search for settings with a lower validation log loss; leaves a recipe for `train`. Call it again to go on.
+
+    Example: `fieldwise tune data --model pin --trials 50 --time 30m --out tune/pin`
+    """
+    from fieldwise import tune as room
+
+    seconds, held = _seconds(limit), [item.partition("=")[0].strip() for item in set_ or ()]
+    chosen = {"model.name": model, "device": device, "seed": seed}
+    settings = load_config(config, set_ or (), {k: v for k, v in chosen.items() if v not in ("", None)})
+    folder = folder or Path("tune") / settings.model
+    with TuningBar(settings.model, json) as bar:
+        found = room.tune(settings, data, folder, trials, seconds, held, bar)
+    if json:
+        print_json(found)
+    else:
+        print_study(found)
+        say(f"next: fieldwise train {data} --config {found['recipe']} --out runs/{settings.model}")
+    if found["stopped"] == "interrupt":
+        raise typer.Exit(130)
+
+
+@app.command()
 def evaluate(
     source: Annotated[Path, typer.Argument(help="A run or a bundle.")],
     rows: Annotated[Path, typer.Argument(help="A file with the label column, or a prepared folder.")],
@@ -359,6 +397,14 @@ def _list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
+def _seconds(text: str) -> float:
+    """90s, 30m or 2h in seconds; nothing means without end."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text)
+    if text and (found is None or float(found[1]) == 0):
+        raise ConfigError(f"--time takes a time such as 90s, 30m or 2h, found '{text}'")
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]] if found else math.inf
+
+
 def _shares(text: str) -> tuple[float, float, float]:
     try:
         first, second, third = (float(share) for share in text.split(","))
@@ -391,5 +437,5 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"error: {type(error).__name__}: {error}; this is a fault of ours, see it with --debug", file=sys.stderr)
         sys.exit(1)
     if code == 130:
-        print("stopped; `train` goes on with the same command and --resume, `compare` without", file=sys.stderr)
+        print("stopped; `compare` and `tune` go on with the same command, `train` with --resume added", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)

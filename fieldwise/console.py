@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -114,6 +115,52 @@ class TrainingBar(runs.Progress):
             self.bar.stop()
 
 
+class TuningBar(runs.Progress):
+    """A bar for the trial at hand, with the best so far and the time left; a line for each trial that ended."""
+
+    def __init__(self, title: str, quiet: bool = False) -> None:
+        self.title, self.quiet = title, quiet
+        self.deadline, self.best = math.inf, ""
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=10),
+            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[left]}"),
+            console=err,
+            disable=quiet or not err.is_terminal,
+            transient=True,
+        )
+        self.task = self.bar.add_task(title, note="", left="")
+
+    def trial(self, number: int, trials: int, deadline: float, best: tuple[float, int] | None) -> None:
+        """A trial begins."""
+        self.deadline = deadline
+        self.best = "" if best is None else f"  best {best[0]:.5f} (trial {best[1]})"
+        self.bar.reset(self.task, description=f"{self.title} trial {number} of {trials}", note=self.best, left="")
+        self.bar.start()
+
+    def start(self, rows: int, epochs: int, done: int) -> None:
+        self.bar.update(self.task, total=rows * epochs, completed=done)
+
+    def step(self, rows: int, loss: float, epoch: int) -> None:
+        left = self.deadline - time.monotonic()
+        text = "" if math.isinf(left) else f" {timedelta(seconds=max(0, round(left)))} left"
+        self.bar.update(self.task, advance=rows, left=text)
+
+    def evaluated(self, record: dict[str, Any]) -> None:
+        self.bar.update(self.task, note=f"valid {record['log_loss']:.5f}{self.best}")
+
+    def say(self, text: str) -> None:
+        if not self.quiet:
+            err.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def __enter__(self) -> TuningBar:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.stop()
+
+
 @contextmanager
 def counting(title: str, quiet: bool = False) -> Iterator[Any]:
     """A spinner with the step and a count of rows; yields the function that moves it."""
@@ -171,3 +218,24 @@ class ComparisonBar(runs.Watch):
 
     def __exit__(self, *error: object) -> None:
         self.bar.stop()
+
+
+def print_study(found: dict[str, Any]) -> None:
+    """The best trials of a search, what mattered in it, and where it is."""
+    from rich.table import Table
+
+    table = Table("trial", "valid log loss", "settings", show_lines=True)
+    for row in found["best"]:
+        settings = ", ".join(f"{name.partition('.')[2] or name} {_short(v)}" for name, v in row["settings"].items())
+        table.add_row(str(row["trial"]), f"{row['log_loss']:.5f}", settings)
+    out.print(table)
+    if found["importance"]:
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in found["importance"].items() if share > 0.05)
+        say(f"what mattered: {shares}")
+    counts = ", ".join(f"{count} {word}" for word, count in found["trials"].items())
+    say(f"trials: {counts}{' (the time is up)' if found['stopped'] == 'time' else ''}; all of them: {found['csv']}")
+    say(f"recipe: {found['recipe']}")
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -45,23 +45,25 @@ def train(
     config: Config, data: Path, out: Path, resume: bool = False, progress: Progress | None = None
 ) -> dict[str, Any]:
     """Trains on a prepared folder and returns the run's report; with `resume`, goes on where a run was killed."""
-    progress = progress or Progress()
-    dataset = Dataset.open(data)
+    run = start(config, Dataset.open(data), out, resume)
+    if run.finished:
+        report: dict[str, Any] = json.loads((out / "report.json").read_text(encoding="utf-8"))
+        return report
+    run.fit(progress or Progress())
+    return run.finish()
+
+
+def start(config: Config, dataset: Dataset, out: Path, resume: bool = False) -> Run:
+    """The run that a config means, its folder claimed: `fit` trains it on training and validation rows alone, and
+    `finish` looks at the test rows too."""
     config = resolve(config)
     if "valid" not in dataset.parts:
         raise BundleError(f"training needs a validation part to stop in time; prepare with --split ({dataset.path})")
     torch.manual_seed(config.seed)
     model = bundle.build_model(config, dataset.layout)
-    run: Run
     if isinstance(model, Trees):
-        run = Boosting(config, dataset, out, resume, model)
-    else:
-        run = Network(config, dataset, out, resume, model)
-    if run.finished:
-        report: dict[str, Any] = json.loads((out / "report.json").read_text(encoding="utf-8"))
-        return report
-    run.fit(progress)
-    return run.finish()
+        return Boosting(config, dataset, out, resume, model)
+    return Network(config, dataset, out, resume, model)
 
 
 def resolve(config: Config) -> Config:
@@ -70,10 +72,9 @@ def resolve(config: Config) -> Config:
     return replace(config, options={**options(config.model), **config.options})
 
 
-def _with_batch_size(config: Config, rows: int) -> Config:
+def batch_size(settings: TrainSettings, rows: int) -> int:
     """batch_size 0 becomes a 200th of the rows: small data need steps, large data speed."""
-    size = config.train.batch_size or min(2000, max(50, round(rows / 200)))
-    return replace(config, train=replace(config.train, batch_size=size))
+    return settings.batch_size or min(2000, max(50, round(rows / 200)))
 
 
 class Network(Run):
@@ -82,7 +83,8 @@ class Network(Run):
     model: Model
 
     def __init__(self, config: Config, dataset: Dataset, out: Path, resume: bool, model: Model) -> None:
-        config = _with_batch_size(config, dataset.parts["train"].rows)
+        size = batch_size(config.train, dataset.parts["train"].rows)
+        config = replace(config, train=replace(config.train, batch_size=size))
         self.device = device_of(config.device)
         self.model = model.to(self.device)
         _start(self.model, config.train, dataset)

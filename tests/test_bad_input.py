@@ -226,6 +226,79 @@ def test_a_folder_that_was_not_prepared(fails: Fails, tmp_path: Path, out: Path,
     assert left(out) == []
 
 
+# Tuning.
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--time", "30"], "--time takes a time such as 90s, 30m or 2h, found '30'"),
+        (["--time", "-5m"], "--time takes a time such as 90s, 30m or 2h, found '-5m'"),
+        (["--time", "0s"], "--time takes a time such as 90s, 30m or 2h, found '0s'"),
+        (["--trials", "0"], "--trials must be at least 1, found 0"),
+        (["--model", "fmm"], "unknown model 'fmm'; did you mean 'fm'?"),
+        (["--set", "model.dmi=4"], "did you mean 'dim'?"),
+        (["--set", "model.dim=0"], "dim must be positive"),
+        (["--set", "train.optimizer=adm"], "unknown optimizer 'adm'; did you mean 'adam'?"),
+        (["--set", "train.init_from=nowhere"], "expected a run or a bundle folder"),
+        (["--set", "train.lr"], "--set takes KEY=VALUE"),
+        (["--model", "gbdt", "--set", "train.lr=0.1"], "train.lr has no meaning for gbdt"),
+        (["--device", "tpu"], "device must be cpu, cuda or auto, found 'tpu'"),
+        (["--config", "nothing.toml"], "cannot read the config"),
+    ],
+)
+def test_options_of_tune(fails: Fails, out: Path, trained: Trained, options: list[str], message: str) -> None:
+    assert message in fails("tune", trained.data, "--model", "fm", *options, "--out", out)
+    assert left(out) == []
+
+
+def test_where_a_study_goes(fails: Fails, tmp_path: Path, out: Path, trained: Trained) -> None:
+    (tmp_path / "mine").mkdir()
+    save(tmp_path / "mine" / "thesis.txt", "x")
+    for folder in (tmp_path / "mine", trained.log):
+        line = fails("tune", trained.data, "--model", "lr", "--out", folder)
+        assert f"{folder} holds something that is no study; choose another --out" in line
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+    assert "not a folder that `fieldwise prepare` left" in fails("tune", tmp_path, "--model", "lr", "--out", out)
+    data = tmp_path / "data"
+    shutil.copytree(trained.data, data)
+    facts = json.loads((data / "data.json").read_text())
+    save(data / "data.json", json.dumps(facts | {"rows": {"train": facts["rows"]["train"]}}))
+    assert "tuning needs a validation part" in fails("tune", data, "--model", "lr", "--out", out)
+    assert left(out) == []
+
+
+def test_a_study_of_something_else(fails: Fails, tmp_path: Path, out: Path, trained: Trained) -> None:
+    command = ["tune", trained.data, "--set", "train.epochs=1", "--trials", 1, "--out", out]
+    with pytest.raises(SystemExit) as end:
+        cli.main([str(argument) for argument in [*command, "--model", "lr"]])
+    assert end.value.code == 0
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    other = tmp_path / "data"
+    shutil.copytree(trained.data, other)
+    save(other / "data.json", (other / "data.json").read_text().replace('"digest": "', '"digest": "0'))
+    for arguments, what in (
+        ([*command, "--model", "fm"], "another model"),
+        ([*command, "--model", "lr", "--seed", 1], "other settings"),
+        ([*command, "--model", "lr", "--set", "train.lr=0.002"], "other settings"),
+        (["tune", other, *command[2:], "--model", "lr"], "other data"),
+    ):
+        assert f"the study was begun with {what}; keep to its own, or choose another" in fails(*arguments)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    save(out / "study.log", "nonsense\n" + (out / "study.log").read_text())
+    assert "the study is damaged" in fails(*command, "--model", "lr")
+    save(out / "identity.json", "{")
+    assert "the study is damaged" in fails(*command, "--model", "lr")
+
+
+def test_without_optuna(fails: Fails, out: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    assert "tuning needs Optuna, which is not installed: pip install fieldwise[tune]" in fails(
+        "tune", trained.data, "--model", "fm", "--out", out
+    )
+    assert left(out) == []
+
+
 # Predicting and evaluating.
 
 

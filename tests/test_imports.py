@@ -22,7 +22,7 @@ FLOORS = [
     {"runs"},
     {"boosting"},
     {"train"},
-    {"estimator", "plots", "tables", "pages"},
+    {"estimator", "plots", "tables", "pages", "space", "study"},
     {"jobs"},
     {"report", "console"},
     {"compare", "tune", "bench", "demo", "studies", "serve"},

@@ -1,0 +1,273 @@
+"""A search for better settings: Optuna proposes, training runs judge by validation log loss. It leaves a folder:
+
+recipe.toml  trials.csv  and the study itself (study.py), to go on with
+
+Trial 0 is the base config, so that the recipe is never worse than it on validation rows. Test rows are not looked at.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fieldwise.boosting import Boosting
+from fieldwise.config import Config
+from fieldwise.console import TuningBar
+from fieldwise.data.dataset import Dataset
+from fieldwise.errors import BundleError, ConfigError, FieldwiseError, TrainingError
+from fieldwise.files import whole_file
+from fieldwise.runs import Progress, Run
+from fieldwise.space import Axis, OneOf, apply, search_space
+from fieldwise.study import WORDS, Study, check_free, import_optuna
+from fieldwise.train import resolve, start
+
+# Fewer judged trials say little about which settings matter.
+IMPORTANCE_TRIALS = 10
+LEADERS = 5
+
+
+class TimeUp(Exception):
+    """The time for tuning is over, in the middle of a trial."""
+
+
+class Hopeless(Exception):
+    """A trial is worse than most were at the same point."""
+
+
+def tune(
+    config: Config,
+    data: Path,
+    out: Path,
+    trials: int,
+    seconds: float = math.inf,
+    held: Iterable[str] = (),
+    bar: TuningBar | None = None,
+) -> dict[str, Any]:
+    """Goes on with the study in `out` until it has so many trials, or for so many seconds; says what was found.
+
+    `config` is the first trial; `held` are settings, such as train.epochs, that no trial changes. Ctrl-C ends it
+    as the time does: the trial at hand is kept for the next call, and the best so far is the result.
+    """
+    if trials < 1:
+        raise ConfigError(f"--trials must be at least 1, found {trials}")
+    bar = bar or TuningBar(config.model, quiet=True)
+    search = Search(config, data, out, held)
+    deadline, stopped = time.monotonic() + seconds, ""
+    try:
+        # A kill may have come between the end of the best trial and its recipe.
+        search.leave()
+        while time.monotonic() < deadline and (trial := search.study.take(trials)) is not None:
+            search.run(trial, trials, deadline, bar)
+            search.leave()
+        stopped = "time" if time.monotonic() >= deadline else ""
+    except TimeUp:
+        stopped = "time"
+    except KeyboardInterrupt:
+        stopped = "interrupt"
+        if not search.study.done:
+            raise
+    search.leave()
+    return search.result() | {"stopped": stopped}
+
+
+class Search:
+    """What is tuned, where it may go, and what is left of it."""
+
+    def __init__(self, config: Config, data: Path, out: Path, held: Iterable[str] = ()) -> None:
+        import_optuna()
+        self.out, held, whole = out, sorted(held), Dataset.open(data)
+        if "valid" not in whole.parts:
+            raise BundleError(f"tuning needs a validation part to judge by; prepare with --split ({data})")
+        # Without them, nothing here can look at the test rows.
+        self.dataset = replace(whole, parts={name: whole.parts[name] for name in ("train", "valid")})
+        self.base = resolve(config)
+        self.axes = search_space(self.base, whole.layout, whole.parts["train"].rows, held)
+        if check_free(out):
+            self._try_base()
+        identity = {
+            "data": whole.fingerprint,
+            "model": config.model,
+            "settings": [self.base.to_toml(), *held],
+            "search space": [repr(axis) for axis in self.axes],
+        }
+        first = {axis.name: _shown(axis.start) for axis in self.axes if axis.start is not None}
+        self.study = Study(out, identity, first, config.seed)
+
+    def _try_base(self) -> None:
+        """Finds a mistake in the base config before there is a folder; one too large for memory is a failed trial."""
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                start(self.base, self.dataset, Path(folder) / "run")
+            except Exception as error:
+                if isinstance(error, FieldwiseError) or _reason(error) is None:
+                    raise
+
+    def run(self, trial: Any, trials: int, deadline: float, bar: TuningBar) -> None:
+        """Trains at the trial's point and tells the study how it ended; what stops it leaves it for the next call."""
+        best = next(((best.value, best.number) for best in self.study.done), None)
+        bar.trial(trial.number, trials, deadline, best)
+        try:
+            word, loss, reason = self._outcome(trial, deadline, bar)
+        except BaseException:
+            self.study.tell(trial, "waiting")
+            raise
+        self.study.tell(trial, word, loss)
+        told = "" if loss is None else f" {loss:.5f}"
+        better = ", the best so far" if loss is not None and (best is None or loss < best[0]) else ""
+        bar.say(f"trial {trial.number}: {word}{told}{better}{reason and f': {reason}'}")
+
+    def _outcome(self, trial: Any, deadline: float, bar: TuningBar) -> tuple[str, float | None, str]:
+        """How the trial ended, its loss, and why it failed if it did."""
+        try:
+            return "done", self._train(trial, deadline, bar), ""
+        except Hopeless:
+            return "pruned", None, ""
+        except Exception as error:
+            reason = _reason(error)
+            if reason is None:
+                raise
+            trial.set_user_attr("error", reason)
+            return "failed", None, reason
+
+    def _train(self, trial: Any, deadline: float, bar: TuningBar) -> float:
+        """The best validation log loss of a run, before calibration: what early stopping goes by."""
+        run = start(self._config(trial), self.dataset, self.study.folder_of(trial.number), resume=True)
+        told = self.study.trials[trial.number].intermediate_values
+        try:
+            run.fit(_Watch(trial, told, run, deadline, bar))
+        finally:
+            trial.set_user_attr("seconds", run.at["seconds"])
+        loss = float(run.at["best_loss"])
+        if not math.isfinite(loss):
+            raise TrainingError("the validation log loss was never a number")
+        return loss
+
+    def _config(self, trial: Any) -> Config:
+        """What the trial trains: the base for trial 0, and else the base at a point that is proposed here."""
+        if trial.number > 0:
+            return apply(self.base, point_of(trial, self.axes))
+        for axis in self.axes:
+            # Told to the study, so that it can learn from this trial too.
+            if axis.start is not None:
+                _proposed(trial, axis)
+        return self.base
+
+    def leave(self) -> None:
+        """Writes trials.csv and the recipe of the best trial, each whole."""
+        with self.study.lock:
+            with whole_file(self.out / "trials.csv") as path:
+                self._write_trials(path)
+            for best in self.study.done[:1]:
+                with whole_file(self.out / "recipe.toml") as path:
+                    path.write_text(self._recipe(best), encoding="utf-8")
+
+    def _write_trials(self, path: Path) -> None:
+        names = [axis.name for axis in self.axes]
+        with path.open("w", encoding="utf-8", newline="") as file:
+            rows = csv.writer(file)
+            rows.writerow(["trial", "state", "log_loss", "seconds", *names, "error"])
+            for trial in self.study.trials:
+                about = [trial.number, WORDS[trial.state.name], "" if trial.value is None else trial.value]
+                values = [trial.params.get(name, "") for name in names]
+                attributes = trial.user_attrs
+                rows.writerow([*about, attributes.get("seconds", ""), *values, attributes.get("error", "")])
+
+    def _recipe(self, best: Any) -> str:
+        counts = ", ".join(f"{count} {word}" for word, count in self.study.counts.items())
+        found = f"trial {best.number}; trials: {counts}"
+        fixed = import_optuna().trial.FixedTrial(best.params, best.number)
+        head = f"# Found by `fieldwise tune` ({found}): validation log loss {best.value:.6f}.\n"
+        return head + self._config(fixed).to_toml()
+
+    def result(self) -> dict[str, Any]:
+        """The best trials, what mattered, and where things are."""
+        done = self.study.done
+        if not done:
+            raise TrainingError(self._nothing())
+        names = {axis.name for axis in self.axes if not axis.only_for}
+        judged = sum(trial.value is not None for trial in self.study.trials)
+        return {
+            "model": self.base.model,
+            "recipe": str(self.out / "recipe.toml"),
+            "csv": str(self.out / "trials.csv"),
+            "trials": self.study.counts,
+            "best": [{"trial": t.number, "log_loss": t.value, "settings": t.params} for t in done[:LEADERS]],
+            "importance": self.study.importance(names) if judged >= IMPORTANCE_TRIALS else {},
+        }
+
+    def _nothing(self) -> str:
+        failed = [trial.user_attrs["error"] for trial in self.study.trials if "error" in trial.user_attrs]
+        if not failed:
+            return f"the time was up before a trial ended; the same command goes on with it ({self.out})"
+        return f"none of {len(failed)} trials ended well, the last: {failed[-1]} (see {self.out / 'trials.csv'})"
+
+
+class _Watch(Progress):
+    """Tells the study how a trial is doing, and ends it when it is hopeless or the time is up."""
+
+    def __init__(self, trial: Any, told: dict[int, float], run: Run, deadline: float, bar: TuningBar) -> None:
+        self.trial, self.told, self.deadline, self.bar = trial, dict(told), deadline, bar
+        # Places that are alike for all trials: evaluations, whatever the batch; rounds of trees, by their length.
+        pace = run.config.options["lr"] if isinstance(run, Boosting) else run.settings.evaluations
+        self.places_per_row = pace / run.part.rows
+
+    def start(self, rows: int, epochs: int, done: int) -> None:
+        self.bar.start(rows, epochs, done)
+
+    def step(self, rows: int, loss: float, epoch: int) -> None:
+        if time.monotonic() >= self.deadline:
+            raise TimeUp
+        self.bar.step(rows, loss, epoch)
+
+    def evaluated(self, record: dict[str, Any]) -> None:
+        """Reports the best loss so far, once for each place: a run that goes on after a kill may come by again."""
+        self.bar.evaluated(record)
+        place, loss = round(record["rows"] * self.places_per_row), record["log_loss"]
+        if place in self.told or not math.isfinite(loss):
+            return
+        self.told[place] = min([loss, *self.told.values()])
+        self.trial.report(self.told[place], place)
+        if self.trial.number > 0 and self.trial.should_prune():
+            raise Hopeless
+
+
+def point_of(trial: Any, axes: list[Axis]) -> dict[str, Any]:
+    """A value on each axis, as the trial has it or the study's sampler proposes it."""
+    point: dict[str, Any] = {}
+    for axis in axes:
+        if axis.only_for in ("", point.get("l2 on")):
+            point[axis.name] = _proposed(trial, axis)
+    return point
+
+
+def _proposed(trial: Any, axis: Axis) -> Any:
+    values = axis.values
+    if isinstance(values, OneOf):
+        known = {_shown(value): value for value in values.values}
+        return known[trial.suggest_categorical(axis.name, list(known))]
+    if values.whole:
+        return trial.suggest_int(axis.name, int(values.low), int(values.high), log=values.log)
+    return trial.suggest_float(axis.name, values.low, values.high, log=values.log)
+
+
+def _shown(value: Any) -> Any:
+    """Optuna's choices are plain values: a list of sizes is text, as --set takes it."""
+    return ",".join(map(str, value)) if isinstance(value, tuple) else value
+
+
+def _reason(error: Exception) -> str | None:
+    """Why a trial failed, where that is the point's doing and not ours."""
+    if isinstance(error, (TrainingError, ConfigError)):
+        return str(error)
+    signs = ("out of memory", "can't allocate memory", "bad_alloc")
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(sign in str(error) for sign in signs):
+        return "out of memory"
+    return None
