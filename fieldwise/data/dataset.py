@@ -49,11 +49,12 @@ class Dataset:
             text = (path / "data.json").read_text(encoding="utf-8")
             facts = json.loads(text)
             sizes, widths = tuple(facts["sizes"]), tuple(facts["widths"])
+            first_sizes = tuple(facts.get("first_sizes", ()))
             parts = {name: _open_part(path / name) for name in PARTS if name in facts["rows"]}
         except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
             raise BundleError(f"not a folder that `fieldwise prepare` left: {error} ({path})") from None
         schema = Schema.load(path / "schema.toml")
-        layout = Layout(sizes, widths, schema.ordered)
+        layout = Layout(sizes, widths, schema.ordered, first_sizes)
         for name, part in parts.items():
             weights = part.rows if part.weights is None else len(part.weights)
             if not part.rows == weights == facts["rows"][name] or part.ids.shape != (part.rows, layout.columns):
@@ -79,6 +80,7 @@ def write_facts(folder: Path, layout: Layout, rows: dict[str, int], positives: d
         "format": FORMAT,
         "sizes": layout.sizes,
         "widths": layout.widths,
+        "first_sizes": layout.first_sizes,
         "rows": rows,
         "positives": positives,
         "digest": digest,

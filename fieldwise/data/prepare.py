@@ -28,6 +28,7 @@ from fieldwise.data.encoder import (
     as_number,
     fit_thresholds,
     fit_vocabulary,
+    grow,
     log_square,
     texts_of,
 )
@@ -68,13 +69,16 @@ def prepare(
     force: bool = False,
     progress: Progress = lambda step, rows: None,
     names: Mapping[str, str] | None = None,
+    known: Encoder | None = None,
 ) -> dict[str, Any]:
     """Writes the prepared folder `out` and returns its facts.
 
     `sources` holds rows for `train` and, where they are given apart, `valid` and `test`; without them the
     training rows are split. Without a schema all columns but those to `drop` may become fields. `names` say
-    where the rows of a source come from, for errors.
+    where the rows of a source come from, for errors. With a `known` encoder its schema and ids stay; the training
+    rows only add ids behind them.
     """
+    schema = known.schema if known else schema
     split = split or Split()
     if split.by and set(sources) != {"train"}:
         raise ConfigError("--split-by splits the training rows; leave it out where --valid or --test are given")
@@ -90,7 +94,7 @@ def prepare(
             notes += left_out
         schema = replace(schema, label=label, weight=weight)
         (folder / "schema.toml").write_text(schema.to_toml(), encoding="utf-8")
-        encoder = fit_encoder(schema, stage / "train.parquet", progress)
+        encoder = fit_encoder(schema, stage / "train.parquet", progress, known)
         encoder.save(folder / "encoder")
         digest = _encode_parts(encoder, stage, folder, rows, bool(weight), progress)
         write_facts(folder, encoder.layout, rows, positives, digest)
@@ -100,7 +104,17 @@ def prepare(
         "rows": rows,
         "positive_rate": {part: positives[part] / rows[part] for part in rows},
         "fields": {f.name: {"kind": f.kind, "size": c.size} for f, c in zip(schema.fields, encoder.codes, strict=True)},
+        "new_ids": {} if known is None else _new_ids(encoder, known),
         "notes": notes,
+    }
+
+
+def _new_ids(encoder: Encoder, known: Encoder) -> dict[str, int]:
+    """How many ids each field has that the known encoder does not."""
+    return {
+        code.field.name: code.size - old.size
+        for code, old in zip(encoder.codes, known.codes, strict=True)
+        if code.size > old.size
     }
 
 
@@ -302,8 +316,10 @@ def _infer(stage: Path, label: str, weight: str, by: str) -> tuple[Schema, list[
     return schema, notes
 
 
-def fit_encoder(schema: Schema, staged: Path, progress: Progress = lambda step, rows: None) -> Encoder:
-    """Vocabularies and thresholds from the staged training rows."""
+def fit_encoder(
+    schema: Schema, staged: Path, progress: Progress = lambda step, rows: None, known: Encoder | None = None
+) -> Encoder:
+    """Vocabularies and thresholds from the staged training rows, or a known encoder's with what they add to it."""
     import duckdb
 
     codes = []
@@ -313,7 +329,9 @@ def fit_encoder(schema: Schema, staged: Path, progress: Progress = lambda step, 
     source = f"read_parquet({quoted(str(staged))}) AS staged({numbered})"
     with duckdb.connect(config={"threads": 2, "memory_limit": "1GB", "temp_directory": str(staged.parent)}) as base:
         for number, field in enumerate(schema.fields, 1):
-            codes.append(_fit(field, base, source, f"c{names.index(field.name)}"))
+            column = f"c{names.index(field.name)}"
+            old = known.codes[number - 1] if known else None
+            codes.append(_grown(old, base, source, column) if old else _fit(field, base, source, column))
             progress("fitting", number)
     return Encoder(schema, codes)
 
@@ -349,15 +367,36 @@ def _fit(field: Field, base: Any, source: str, column: str) -> FieldCode:
         return FieldCode(field, fit_vocabulary(field, _summed(pairs)), none)
     width = 1
     if field.kind == "set":
-        kind = str(base.sql(f"SELECT {column} FROM {source} LIMIT 0").types[0])
-        cell = column if kind.endswith("[]") else f"string_split({column}::VARCHAR, {quoted(field.separator)})"
+        cell = _members(field, base, source, column)
         query = f"SELECT max(len(list_distinct({cell}))) FROM {source}"
         width = min(field.max_values, max(1, int(base.sql(query).fetchall()[0][0] or 1)))
-        source, column = f"(SELECT unnest(list_distinct({cell})) AS member FROM {source})", "member"
     if field.hash_buckets:
         return FieldCode(field, {}, none, width)
+    return FieldCode(field, fit_vocabulary(field, _text_counts(field, base, source, column)), none, width)
+
+
+def _grown(code: FieldCode, base: Any, source: str, column: str) -> FieldCode:
+    """A known field's code with the new rows' values; thresholds, hashes and the width of sets stay."""
+    if code.field.kind == "numeric":
+        _check_numbers(code.field, base, source, column)
+    if code.field.kind == "numeric" or code.field.hash_buckets:
+        return code
+    return grow(code, _text_counts(code.field, base, source, column))
+
+
+def _text_counts(field: Field, base: Any, source: str, column: str) -> list[tuple[str, int]]:
+    """How often each text occurs, a set's members once in each of its cells."""
+    if field.kind == "set":
+        cell = _members(field, base, source, column)
+        source, column = f"(SELECT unnest(list_distinct({cell})) AS member FROM {source})", "member"
     rows = base.sql(f"SELECT {column} AS v, count(*) AS n FROM {source} GROUP BY v").fetchall()
-    return FieldCode(field, fit_vocabulary(field, _summed((text_of(v) or "", n) for v, n in rows)), none, width)
+    return _summed((text_of(v) or "", n) for v, n in rows)
+
+
+def _members(field: Field, base: Any, source: str, column: str) -> str:
+    """The expression for a cell of a set as a list."""
+    kind = str(base.sql(f"SELECT {column} FROM {source} LIMIT 0").types[0])
+    return column if kind.endswith("[]") else f"string_split({column}::VARCHAR, {quoted(field.separator)})"
 
 
 def _summed(pairs: Iterator[tuple[str, int]] | Sequence[tuple[str, int]]) -> list[tuple[str, int]]:

@@ -24,7 +24,8 @@ LEAST = {"min_count": 1, "hash_buckets": 0, "max_values": 1, "max_buckets": 2, "
 class Layout:
     """The shape of encoded rows: how many categories and how many id columns each field has.
 
-    `ordered` are the fields whose ids, from 2 on, rise with their values: numbers in buckets.
+    `ordered` are the fields whose ids, from 2 on, rise with their values: numbers in buckets. `first_sizes` are the
+    sizes before vocabularies grew, where they did: what follows the sizes, as adaptive vectors do, must stay.
 
     >>> layout = Layout((3, 5, 4), (1, 2, 1))
     >>> layout.rows, layout.columns, layout.column_fields, layout.column_offsets
@@ -34,6 +35,7 @@ class Layout:
     sizes: tuple[int, ...]
     widths: tuple[int, ...]
     ordered: tuple[int, ...] = ()
+    first_sizes: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, sizes: Sequence[int]) -> Layout:
@@ -43,7 +45,8 @@ class Layout:
     def only(self, fields: Sequence[int]) -> Layout:
         """The layout of some of the fields."""
         ordered = tuple(place for place, f in enumerate(fields) if f in self.ordered)
-        return Layout(tuple(self.sizes[f] for f in fields), tuple(self.widths[f] for f in fields), ordered)
+        sizes, widths = (tuple(of[f] for f in fields) for of in (self.sizes, self.widths))
+        return Layout(sizes, widths, ordered, tuple(self.first_sizes[f] for f in fields if self.first_sizes))
 
     def columns_of(self, fields: Sequence[int]) -> list[int]:
         """The id columns of some of the fields."""
