@@ -100,7 +100,7 @@ class Run:
     def _trim_log(self) -> None:
         """Drops what was logged after the checkpoint: those steps will be done, and logged, again."""
         path = self.out / "log.jsonl"
-        if path.exists():
+        if path.exists() and not self.finished:
             with path.open("r+b") as file:
                 file.truncate(self.at["log_bytes"])
 
@@ -130,8 +130,12 @@ class Run:
         with whole_file(self.out / "report.json") as file:
             file.write_text(json.dumps(report, indent=1), encoding="utf-8")
         (self.out / "DONE").touch()
-        (self.out / "best.safetensors").unlink(missing_ok=True)
+        self._tidy()
         return report
+
+    def _tidy(self) -> None:
+        """Removes what only an unfinished run needs."""
+        (self.out / "best.safetensors").unlink(missing_ok=True)
 
     def _take_best(self) -> None:
         """Puts the model back to where validation log loss was least."""
