@@ -27,6 +27,7 @@ from fieldwise.data.dataset import Dataset
 from fieldwise.data.encoder import Encoder
 from fieldwise.errors import BundleError, TrainingError
 from fieldwise.files import whole_file
+from fieldwise.incremental import check_same_ids, load_origin, take_weights
 from fieldwise.models import named, options
 from fieldwise.nn.embedding import Table
 from fieldwise.nn.model import Model
@@ -47,6 +48,9 @@ def train(
     """Trains on a prepared folder and returns the run's report; with `resume`, goes on where a run was killed."""
     progress = progress or Progress()
     dataset = Dataset.open(data)
+    origin = load_origin(config) if config.train.continue_from else None
+    if origin is not None:
+        config = replace(config, options={**origin.config.options, **config.options})
     config = resolve(config)
     if "valid" not in dataset.parts:
         raise BundleError(f"training needs a validation part to stop in time; prepare with --split ({dataset.path})")
@@ -56,7 +60,7 @@ def train(
     if isinstance(model, Trees):
         run = Boosting(config, dataset, out, resume, model)
     else:
-        run = Network(config, dataset, out, resume, model)
+        run = Network(config, dataset, out, resume, model, origin)
     if run.finished:
         report: dict[str, Any] = json.loads((out / "report.json").read_text(encoding="utf-8"))
         return report
@@ -81,15 +85,25 @@ class Network(Run):
 
     model: Model
 
-    def __init__(self, config: Config, dataset: Dataset, out: Path, resume: bool, model: Model) -> None:
+    def __init__(
+        self,
+        config: Config,
+        dataset: Dataset,
+        out: Path,
+        resume: bool,
+        model: Model,
+        origin: bundle.Bundle | None = None,
+    ) -> None:
         config = _with_batch_size(config, dataset.parts["train"].rows)
         self.device = device_of(config.device)
         self.model = model.to(self.device)
         _start(self.model, config.train, dataset)
         self.optimizer = _optimizer(config, self.model)
+        self.origin = origin
+        self.note = "" if origin is None else _go_on(self.model, self.optimizer, config, dataset, origin)
         super().__init__(config, dataset, out, resume)
         self.steps = steps_per_epoch(self.part.rows, self.settings.batch_size)
-        if resume:
+        if resume and not self.finished:
             self.at = checkpoint.load(out / "checkpoint", self.model, self.optimizer) or self.at
         self._trim_log()
 
@@ -97,6 +111,8 @@ class Network(Run):
         """Epochs of steps, an evaluation after each, until validation log loss stops falling."""
         settings = self.settings
         progress.start(self.part.rows, settings.epochs, self.at["step"] // self.steps * self.part.rows)
+        if self.origin is not None and math.isinf(self.at["best_loss"]):
+            self._evaluate_origin(progress)
         evaluate_every = max(1, self.steps // settings.evaluations)
         log_every = max(1, self.steps // LOGS_PER_EPOCH)
         began, saved, losses = time.monotonic(), time.monotonic(), []
@@ -125,6 +141,14 @@ class Network(Run):
                     self.at["seconds"] += time.monotonic() - began
                     self._checkpoint()
                     began = saved = time.monotonic()
+
+    def _evaluate_origin(self, progress: Progress) -> None:
+        """The weights that a run goes on from are the first that the others must be better than."""
+        self._log({"event": "continued", "from": self.settings.continue_from, "note": self.note})
+        if self.note:
+            progress.say(self.note)
+        progress.evaluated(self._evaluate(0))
+        self._checkpoint()
 
     def _step(self, batch: Batch) -> float:
         """One update: look up, score, loss, gradients, optimiser."""
@@ -190,6 +214,10 @@ class Network(Run):
     def _take_best(self) -> None:
         self.model.load(self.out / "best.safetensors")
 
+    def _tidy(self) -> None:
+        super()._tidy()
+        checkpoint.drop_others(self.out / "checkpoint", self.at["best_step"])
+
 
 def log_loss(logits: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
     """Mean log loss of a batch; weighted rows count by their weight, and the mean is over rows."""
@@ -211,6 +239,21 @@ def _start(model: Model, settings: TrainSettings, dataset: Dataset) -> None:
     if settings.init_from:
         source = bundle.load(Path(settings.init_from))
         start_from(model, Encoder.load(dataset.path / "encoder", dataset.schema), source)
+
+
+def _go_on(model: Model, optimizer: RowOptimizer, config: Config, dataset: Dataset, origin: bundle.Bundle) -> str:
+    """Takes weights and optimiser state of a trained run; returns why the state could not be taken, if so."""
+    encoder = Encoder.load(dataset.path / "encoder", dataset.schema)
+    check_same_ids(encoder, origin)
+    assert isinstance(origin.model, Model)
+    rows = take_weights(model, encoder.layout, origin.model)
+    before = _optimizer(origin.config, origin.model)
+    if not optimizer.understands(before):
+        return "the optimiser starts anew: its settings are others than those of the run before"
+    if not checkpoint.load_best(Path(config.train.continue_from) / "checkpoint", origin.model, before):
+        return "the optimiser starts anew: a bundle alone has no state of it; name the run's folder to keep it"
+    optimizer.adopt(before, rows)
+    return ""
 
 
 def _dense_weights(model: nn.Module) -> list[Tensor]:

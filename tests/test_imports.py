@@ -16,7 +16,7 @@ FLOORS = [
     {"models", "trees"},
     {"optim", "metrics", "calibration", "scoring"},
     {"checkpoint", "bundle", "distributed"},
-    {"explain", "predictor", "pretrain"},
+    {"explain", "predictor", "pretrain", "incremental"},
     {"runs"},
     {"boosting"},
     {"train"},
