@@ -103,8 +103,9 @@ class Network(Run):
         self.note = "" if origin is None else _go_on(self.model, self.optimizer, config, dataset, origin)
         super().__init__(config, dataset, out, resume)
         self.steps = steps_per_epoch(self.part.rows, self.settings.batch_size)
+        self.at["losses"] = []  # of the steps since the last line of the log
         if resume and not self.finished:
-            self.at = checkpoint.load(out / "checkpoint", self.model, self.optimizer) or self.at
+            self.at |= checkpoint.load(out / "checkpoint", self.model, self.optimizer) or {}
         self._trim_log()
 
     def fit(self, progress: Progress) -> None:
@@ -115,7 +116,7 @@ class Network(Run):
             self._evaluate_origin(progress)
         evaluate_every = max(1, self.steps // settings.evaluations)
         log_every = max(1, self.steps // LOGS_PER_EPOCH)
-        began, saved, losses = time.monotonic(), time.monotonic(), []
+        began = saved = time.monotonic()
         self.model.train()
         while self.at["step"] < settings.epochs * self.steps and not self.at["stopped"]:
             epoch, start = divmod(self.at["step"], self.steps)
@@ -124,11 +125,10 @@ class Network(Run):
                 loss = self._step(batch)
                 self.at["step"] += 1
                 within = self.at["step"] - epoch * self.steps
-                losses.append(loss)
+                self.at["losses"].append(loss)
                 progress.step(len(batch.labels), loss, epoch + 1)
                 if within % log_every == 0 or within == self.steps:
-                    self._log_loss(epoch + 1, losses, time.monotonic() - began)
-                    losses = []
+                    self._log_loss(epoch + 1, time.monotonic() - began)
                 if (within % evaluate_every == 0 and within + evaluate_every <= self.steps) or within == self.steps:
                     self.at["seconds"] += time.monotonic() - began
                     progress.evaluated(self._evaluate(epoch + 1))
@@ -203,10 +203,11 @@ class Network(Run):
         self._log(record)
         return record
 
-    def _log_loss(self, epoch: int, losses: list[float], seconds: float) -> None:
-        place = self._place()
+    def _log_loss(self, epoch: int, seconds: float) -> None:
+        place, loss = self._place(), float(np.mean(self.at["losses"]))
         speed = place["rows"] / max(self.at["seconds"] + seconds, 1e-9)
-        self._log({"event": "train", "epoch": epoch, **place, "loss": float(np.mean(losses)), "rows_per_s": speed})
+        self._log({"event": "train", "epoch": epoch, **place, "loss": loss, "rows_per_s": speed})
+        self.at["losses"] = []
 
     def _checkpoint(self) -> None:
         checkpoint.save(self.out / "checkpoint", self.model, self.optimizer, self.at)
