@@ -45,11 +45,11 @@ POLL = 0.003
 
 @dataclass
 class Clock:
-    """When a whole run made its first checkpoint and its last, and when it ended, in seconds; and its steps."""
+    """When a whole run made its first checkpoint and its last, and when it was DONE, in seconds; and its steps."""
 
     first: float
     last: float
-    end: float
+    done: float
     steps: int
 
 
@@ -70,15 +70,16 @@ class Runs:
         """A run that is never stopped."""
         out, began, first, last, step = self.folder / "whole", time.monotonic(), 0.0, 0.0, -1
         process = self.start(out)
-        while process.poll() is None:
+        while process.poll() is None and not (out / "DONE").exists():
             found = newest(out)
-            if found > step and not (out / "DONE").exists():
+            if found > step:
                 last = time.monotonic() - began
                 step, first = found, first or last
             time.sleep(POLL)
-        if process.returncode:
+        done = time.monotonic() - began
+        if process.wait():
             sys.exit(f"the run that nobody kills failed ({out})")
-        return out, Clock(first, last, time.monotonic() - began, step)
+        return out, Clock(first, last, done, step)
 
     def killed(self, out: Path, moments: list[float], clock: Clock, draw: random.Random) -> dict[str, int]:
         """Kills a run at these shares of its steps (0: while it starts, 1: while it ends); counts where they fell."""
@@ -86,8 +87,11 @@ class Runs:
         for moment in moments:
             process = self.start(out)
             self._wait(process, out, moment, clock, draw)
-            if process.poll() is not None:
+            if (out / "DONE").exists():
+                process.wait()
                 break
+            if process.poll() is not None:
+                sys.exit(f"the run failed by itself ({out})")
             process.send_signal(signal.SIGKILL)
             process.wait()
             where = place_of(out, clock) if moment else "starting"
@@ -103,12 +107,12 @@ class Runs:
         if moment == 0:
             time.sleep(draw.uniform(0, clock.first))
         elif begun >= clock.steps:
-            time.sleep(draw.uniform(0, clock.first + clock.end - clock.last))
+            time.sleep(draw.uniform(0, clock.first + clock.done - clock.last))
         else:
             target = min(clock.steps, max(begun + 1, round(moment * clock.steps)))
             while process.poll() is None and newest(out) < target:
                 time.sleep(POLL)
-            time.sleep(draw.uniform(0, clock.end - clock.last if target == clock.steps else 0.05))
+            time.sleep(draw.uniform(0, clock.done - clock.last if target == clock.steps else 0.05))
 
 
 def newest(out: Path) -> int:
