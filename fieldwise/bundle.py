@@ -74,6 +74,27 @@ def locate(path: Path) -> Path:
 
 def load(path: Path) -> Bundle:
     """Opens the bundle of a run or a bundle folder, after checking that every file is whole."""
+    folder = _checked(path)
+    try:
+        config = config_from(tomllib.loads((folder / "config.toml").read_text(encoding="utf-8")), str(folder))
+        schema = Schema.load(folder / "schema.toml")
+        encoder = Encoder.load(folder / "encoder", schema)
+        model = build_model(config, encoder.layout)
+        model.load(folder / model.file)
+    except (OSError, tomllib.TOMLDecodeError, SafetensorError, RuntimeError, KeyError) as error:
+        raise BundleError(f"the bundle is damaged: {str(error).splitlines()[0]} ({folder})") from None
+    calibration = Calibration.from_json(_read_json(folder / "calibration.json"))
+    return Bundle(folder, config, schema, encoder, model, calibration, _read_json(folder / "metrics.json"))
+
+
+def load_encoder(path: Path) -> Encoder:
+    """The encoder of a run or a bundle folder, without its model."""
+    folder = _checked(path)
+    return Encoder.load(folder / "encoder", Schema.load(folder / "schema.toml"))
+
+
+def _checked(path: Path) -> Path:
+    """The bundle folder of a run or a bundle, every file of it whole."""
     folder = locate(path)
     facts = _read_json(folder / "bundle.json")
     if facts.get("format") != FORMAT:
@@ -86,16 +107,7 @@ def load(path: Path) -> Bundle:
         if not file.is_file() or _digest(file) != digest:
             state = "changed or cut off" if file.is_file() else "missing"
             raise BundleError(f"the bundle's {name} is {state}; write it again or copy it anew ({folder})")
-    try:
-        config = config_from(tomllib.loads((folder / "config.toml").read_text(encoding="utf-8")), str(folder))
-        schema = Schema.load(folder / "schema.toml")
-        encoder = Encoder.load(folder / "encoder", schema)
-        model = build_model(config, encoder.layout)
-        model.load(folder / model.file)
-    except (OSError, tomllib.TOMLDecodeError, SafetensorError, RuntimeError, KeyError) as error:
-        raise BundleError(f"the bundle is damaged: {str(error).splitlines()[0]} ({folder})") from None
-    calibration = Calibration.from_json(_read_json(folder / "calibration.json"))
-    return Bundle(folder, config, schema, encoder, model, calibration, _read_json(folder / "metrics.json"))
+    return folder
 
 
 def build_model(config: Config, layout: Layout) -> Model | Trees:

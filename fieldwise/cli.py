@@ -9,7 +9,7 @@ import sys
 import warnings
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -28,6 +28,9 @@ from fieldwise.console import (
     say,
 )
 from fieldwise.errors import ConfigError, DataError, FieldwiseError
+
+if TYPE_CHECKING:
+    from fieldwise.data.encoder import Encoder
 
 app = typer.Typer(
     name="fieldwise",
@@ -68,6 +71,8 @@ def simulate(
     seed: int = 0,
     rate: Annotated[float | None, typer.Option(help="Share of positives; the kind's own without it.")] = None,
     truth: Annotated[bool, typer.Option("--truth", help="Add the true probability as a column.")] = False,
+    first_day: Annotated[int, typer.Option(help="The world has days 0 to 9, and lives: values come and go.")] = 0,
+    last_day: Annotated[int, typer.Option()] = 9,
     json: Json = False,
 ) -> None:
     """Write a click log drawn from a world whose truth is known.
@@ -77,7 +82,7 @@ def simulate(
     from fieldwise.data.world import World, write_log
 
     with counting("simulating", json):
-        write_log(World(kind, seed, rate), rows, file, seed, truth)
+        write_log(World(kind, seed, rate), rows, file, seed, truth, first_day, last_day)
     if json:
         print_json({"file": str(file), "rows": rows, "kind": kind, "seed": seed})
     else:
@@ -110,6 +115,7 @@ def prepare(
     history_set: Annotated[
         list[str] | None, typer.Option(help="NAME=VALUE: time, delay, window, half_life, folds, group, strength.")
     ] = None,
+    continue_from: Annotated[Path | None, typer.Option(help="A run or bundle whose ids stay; new ones follow.")] = None,
     seed: Annotated[int, typer.Option(help="Of the random split and the kept negatives.")] = 0,
     force: Force = False,
     json: Json = False,
@@ -124,7 +130,10 @@ def prepare(
 
     if history_set and not history:
         raise ConfigError("--history-set needs --history, the keys whose past becomes fields")
-    written = Schema.load(schema) if schema else None
+    if continue_from and (history or gbdt_leaves):
+        raise ConfigError("--continue-from keeps the fields as they are; leave out --history and --gbdt-leaves")
+    known = _known_encoder(continue_from, schema) if continue_from else None
+    written = Schema.load(schema) if schema else known.schema if known else None
     label = label or (written.label if written else "")
     if not label:
         raise ConfigError("--label is missing: name the column that holds the 0/1 response")
@@ -140,21 +149,21 @@ def prepare(
     sources = {part: partial(formats.read, paths, numbers=numbers) for part, paths in given.items()}
     names = {part: ", ".join(map(str, paths)) for part, paths in given.items()}
     with counting("preparing", json) as progress:
-        shares = room.Split(_shares(split), split_by, seed, _list(split_group))
         facts = room.prepare(
             sources,
             folder,
             label,
             written,
-            shares,
+            room.Split(_shares(split), split_by, seed, _list(split_group)),
             weight,
             drop or (),
             force,
             progress,
             names,
-            keep_negatives,
-            gbdt_leaves,
-            history_settings(history, history_set or ()) if history else None,
+            keep_negatives=keep_negatives,
+            gbdt_leaves=gbdt_leaves,
+            history=history_settings(history, history_set or ()) if history else None,
+            known=known,
         )
     if json:
         print_json(facts)
@@ -164,8 +173,21 @@ def prepare(
     for part, count in facts["rows"].items():
         say(f"{part:6}{count:>12,} rows, {facts['positive_rate'][part]:.4%} positive")
     kinds = ", ".join(f"{n} ({v['kind']}, {v['size']:,} ids)" for n, v in facts["fields"].items())
+    if known:
+        grown = ", ".join(f"{name} {count:,}" for name, count in facts["new_ids"].items())
+        say(f"fields: {kinds}\nnew ids, behind the old ones: {grown or 'none'}")
+        say(f"next: fieldwise train {folder} --continue-from {continue_from} --out runs/next")
+        return
     say(f"fields: {kinds}\nschema: {folder / 'schema.toml'} (edit it and pass it with --schema)")
     say(f"next: fieldwise train {folder} --model pin --out runs/pin")
+
+
+def _known_encoder(source: Path, schema: Path | None) -> Encoder:
+    from fieldwise.bundle import load_encoder
+
+    if schema:
+        raise ConfigError(f"--continue-from keeps the schema of {source}; leave out --schema {schema}")
+    return load_encoder(source)
 
 
 @app.command()
@@ -176,6 +198,7 @@ def train(
     config: Annotated[Path | None, typer.Option(help="A recipe in TOML.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE, such as train.lr=3e-4.")] = None,
     init_from: Annotated[str, typer.Option(help="An FM run to start the vectors from.")] = "",
+    continue_from: Annotated[Path | None, typer.Option(help="A run to go on with, its model and settings too.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "",
     seed: Annotated[int | None, typer.Option()] = None,
@@ -186,9 +209,11 @@ def train(
     Example: `fieldwise train data --model pin --set train.lr=3e-4 --out runs/pin`
     """
     from fieldwise import train as room
+    from fieldwise.incremental import settings_of
 
     chosen = {"model.name": model, "device": device, "seed": seed, "train.init_from": init_from}
-    settings = load_config(config, set_ or (), {k: v for k, v in chosen.items() if v not in ("", None)})
+    given = {k: v for k, v in chosen.items() if v not in ("", None)}
+    settings = load_config(config, set_ or (), given, settings_of(continue_from) if continue_from else None)
     with TrainingBar(settings.model, json) as bar:
         report = room.train(settings, data, folder, resume, bar)
     if json:

@@ -22,7 +22,8 @@ class TrainSettings:
     a sum of squares: `l2` of the looked-up rows, averaged over the batch (`l2_reduction` sum: the paper's numbers),
     `l2_full` of whole tables, `l2_weights` of kernels, sub-networks, DNN and attention. `init` fills the tables,
     and with `base_rate_start` the output's bias starts at the log-odds of the training rows' rate; `init_from` names an
-    FM run or bundle whose vectors (and linear part, where the model has one) the model starts with.
+    FM run or bundle whose vectors (and linear part, where the model has one) the model starts with; `continue_from` a
+    run or bundle to go on with, whose model this must be.
     """
 
     batch_size: int = 0
@@ -50,6 +51,7 @@ class TrainSettings:
     init_scale: float = 0.01
     base_rate_start: bool = True
     init_from: str = ""
+    continue_from: str = ""
     calibration: str = "platt"
     shuffle_rows: int = 4_000_000
     evaluations: int = 2
@@ -91,8 +93,15 @@ class Config:
         return dumps(head | {"model": {"name": self.model, **self.options}, "train": dataclasses.asdict(self.train)})
 
 
-def load_config(path: Path | None = None, overrides: Sequence[str] = (), base: dict[str, Any] | None = None) -> Config:
+def load_config(
+    path: Path | None = None,
+    overrides: Sequence[str] = (),
+    base: dict[str, Any] | None = None,
+    start: dict[str, Any] | None = None,
+) -> Config:
     """A config from a TOML file and `section.key=value` overrides, the latter stronger; unknown keys are refused.
+
+    `start` holds the values of what neither names, in sections as in the file; without it they are the defaults.
 
     >>> load_config(overrides=["train.lr=3e-4", "model.name=fm", "model.dim=20"]).train.lr
     0.0003
@@ -107,6 +116,10 @@ def load_config(path: Path | None = None, overrides: Sequence[str] = (), base: d
             raise ConfigError(f"not a TOML file: {error} ({path})") from None
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"cannot read the config: {error} ({path})") from None
+    for section, known in (start or {}).items():
+        found = values.setdefault(section, known)
+        if isinstance(known, dict) and isinstance(found, dict):
+            values[section] = known | found
     for key, value in (base or {}).items():
         _set(values, key, value)
     for item in overrides:

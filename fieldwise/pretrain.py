@@ -50,9 +50,8 @@ def _same_fields(encoder: Encoder, source: Encoder) -> list[int]:
                 f"--init-from: field '{name}' has another vocabulary there; train both on one prepared folder"
             )
     order = [places[code.field.name] for code in encoder.codes]
-    leaves = [one.leaves.fingerprint if one.leaves else "" for one in (encoder, source)]
-    if leaves[0] != leaves[1]:
-        raise ConfigError("--init-from: the leaf fields are of other trees; train both on one prepared folder")
+    if encoder.trees != source.trees or encoder.schema.history != source.schema.history:
+        raise ConfigError("--init-from: the history or the trees are others there; train both on one prepared folder")
     return [*order, *range(len(source.codes), source.layout.fields)]
 
 

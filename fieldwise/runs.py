@@ -146,8 +146,12 @@ class Run:
         with whole_file(self.out / "report.json") as file:
             file.write_text(json.dumps(report, indent=1), encoding="utf-8")
         (self.out / "DONE").touch()
-        (self.out / "best.safetensors").unlink(missing_ok=True)
+        self._tidy()
         return report
+
+    def _tidy(self) -> None:
+        """Removes what only an unfinished run needs."""
+        (self.out / "best.safetensors").unlink(missing_ok=True)
 
     def _take_best(self) -> None:
         """Puts the model back to where validation log loss was least."""

@@ -27,6 +27,7 @@ from fieldwise.data.dataset import Dataset
 from fieldwise.data.encoder import Encoder
 from fieldwise.errors import BundleError, TrainingError
 from fieldwise.files import whole_file
+from fieldwise.incremental import check_same_ids, load_origin, take_weights
 from fieldwise.models import named, options
 from fieldwise.nn.embedding import Table
 from fieldwise.nn.model import Model
@@ -56,6 +57,9 @@ def train(
 def start(config: Config, dataset: Dataset, out: Path, resume: bool = False) -> Run:
     """The run that a config means, its folder claimed: `fit` trains it on training and validation rows alone, and
     `finish` looks at the test rows too."""
+    origin = load_origin(config) if config.train.continue_from else None
+    if origin is not None:
+        config = replace(config, options={**origin.config.options, **config.options})
     config = resolve(config)
     if "valid" not in dataset.parts:
         raise BundleError(f"training needs a validation part to stop in time; prepare with --split ({dataset.path})")
@@ -63,7 +67,7 @@ def start(config: Config, dataset: Dataset, out: Path, resume: bool = False) -> 
     model = bundle.build_model(config, dataset.layout)
     if isinstance(model, Trees):
         return Boosting(config, dataset, out, resume, model)
-    return Network(config, dataset, out, resume, model)
+    return Network(config, dataset, out, resume, model, origin)
 
 
 def resolve(config: Config) -> Config:
@@ -82,26 +86,39 @@ class Network(Run):
 
     model: Model
 
-    def __init__(self, config: Config, dataset: Dataset, out: Path, resume: bool, model: Model) -> None:
+    def __init__(
+        self,
+        config: Config,
+        dataset: Dataset,
+        out: Path,
+        resume: bool,
+        model: Model,
+        origin: bundle.Bundle | None = None,
+    ) -> None:
         size = batch_size(config.train, dataset.parts["train"].rows)
         config = replace(config, train=replace(config.train, batch_size=size))
         self.device = device_of(config.device)
         self.model = model.to(self.device)
         _start(self.model, config.train, dataset)
         self.optimizer = _optimizer(config, self.model)
+        self.origin = origin
+        self.note = "" if origin is None else _go_on(self.model, self.optimizer, config, dataset, origin)
         super().__init__(config, dataset, out, resume)
         self.steps = steps_per_epoch(self.part.rows, self.settings.batch_size)
-        if resume:
-            self.at = checkpoint.load(out / "checkpoint", self.model, self.optimizer) or self.at
+        self.at["losses"] = []  # of the steps since the last line of the log
+        if resume and not self.finished:
+            self.at |= checkpoint.load(out / "checkpoint", self.model, self.optimizer) or {}
         self._trim_log()
 
     def fit(self, progress: Progress) -> None:
         """Epochs of steps, an evaluation after each, until validation log loss stops falling."""
         settings = self.settings
         progress.start(self.part.rows, settings.epochs, self.at["step"] // self.steps * self.part.rows)
+        if self.origin is not None and math.isinf(self.at["best_loss"]):
+            self._evaluate_origin(progress)
         evaluate_every = max(1, self.steps // settings.evaluations)
         log_every = max(1, self.steps // LOGS_PER_EPOCH)
-        began, saved, losses = time.monotonic(), time.monotonic(), []
+        began = saved = time.monotonic()
         self.model.train()
         while self.at["step"] < settings.epochs * self.steps and not self.at["stopped"]:
             epoch, start = divmod(self.at["step"], self.steps)
@@ -110,11 +127,10 @@ class Network(Run):
                 loss = self._step(batch)
                 self.at["step"] += 1
                 within = self.at["step"] - epoch * self.steps
-                losses.append(loss)
+                self.at["losses"].append(loss)
                 progress.step(len(batch.labels), loss, epoch + 1)
                 if within % log_every == 0 or within == self.steps:
-                    self._log_loss(epoch + 1, losses, time.monotonic() - began)
-                    losses = []
+                    self._log_loss(epoch + 1, time.monotonic() - began)
                 if (within % evaluate_every == 0 and within + evaluate_every <= self.steps) or within == self.steps:
                     self.at["seconds"] += time.monotonic() - began
                     progress.evaluated(self._evaluate(epoch + 1))
@@ -127,6 +143,14 @@ class Network(Run):
                     self.at["seconds"] += time.monotonic() - began
                     self._checkpoint()
                     began = saved = time.monotonic()
+
+    def _evaluate_origin(self, progress: Progress) -> None:
+        """The weights that a run goes on from are the first that the others must be better than."""
+        self._log({"event": "continued", "from": self.settings.continue_from, "note": self.note})
+        if self.note:
+            progress.say(self.note)
+        progress.evaluated(self._evaluate(0))
+        self._checkpoint()
 
     def _step(self, batch: Batch) -> float:
         """One update: look up, score, loss, gradients, optimiser."""
@@ -181,16 +205,21 @@ class Network(Run):
         self._log(record)
         return record
 
-    def _log_loss(self, epoch: int, losses: list[float], seconds: float) -> None:
-        place = self._place()
+    def _log_loss(self, epoch: int, seconds: float) -> None:
+        place, loss = self._place(), float(np.mean(self.at["losses"]))
         speed = place["rows"] / max(self.at["seconds"] + seconds, 1e-9)
-        self._log({"event": "train", "epoch": epoch, **place, "loss": float(np.mean(losses)), "rows_per_s": speed})
+        self._log({"event": "train", "epoch": epoch, **place, "loss": loss, "rows_per_s": speed})
+        self.at["losses"] = []
 
     def _checkpoint(self) -> None:
         checkpoint.save(self.out / "checkpoint", self.model, self.optimizer, self.at)
 
     def _take_best(self) -> None:
         self.model.load(self.out / "best.safetensors")
+
+    def _tidy(self) -> None:
+        super()._tidy()
+        checkpoint.drop_others(self.out / "checkpoint", self.at["best_step"])
 
 
 def log_loss(logits: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
@@ -213,6 +242,21 @@ def _start(model: Model, settings: TrainSettings, dataset: Dataset) -> None:
     if settings.init_from:
         source = bundle.load(Path(settings.init_from))
         start_from(model, Encoder.load(dataset.path / "encoder", dataset.schema), source)
+
+
+def _go_on(model: Model, optimizer: RowOptimizer, config: Config, dataset: Dataset, origin: bundle.Bundle) -> str:
+    """Takes weights and optimiser state of a trained run; returns why the state could not be taken, if so."""
+    encoder = Encoder.load(dataset.path / "encoder", dataset.schema)
+    check_same_ids(encoder, origin)
+    assert isinstance(origin.model, Model)
+    rows = take_weights(model, encoder.layout, origin.model)
+    before = _optimizer(origin.config, origin.model)
+    if not optimizer.understands(before):
+        return "the optimiser starts anew: its settings are others than those of the run before"
+    if not checkpoint.load_best(Path(config.train.continue_from) / "checkpoint", origin.model, before):
+        return "the optimiser starts anew: a bundle alone has no state of it; name the run's folder to keep it"
+    optimizer.adopt(before, rows)
+    return ""
 
 
 def _dense_weights(model: nn.Module) -> list[Tensor]:

@@ -7,6 +7,7 @@ data/tabular.py says how. All training rows are held in memory as float32.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,8 @@ class Trees:
         self, layout: Layout, settings: dict[str, Any], rounds: int, patience: int, categories: int, members: int
     ) -> None:
         self.layout, self.settings, self.rounds, self.patience = layout, settings, rounds, patience
-        self.features = Features(layout, categories, members)
+        # Trees are always grown anew, so that ids which came later are as good as the first ones.
+        self.features = Features(replace(layout, first_sizes=()), categories, members)
         self.xgboost = load_xgboost("model gbdt")
         self.booster: Any = None
 

@@ -14,13 +14,14 @@ from fieldwise.data.schema import Schema
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)
-COMMANDS = [
-    line.partition("#")[0].strip()
-    for kind, text in BLOCKS
-    if kind == "bash"
-    for line in text.splitlines()
-    if line.strip()
-]
+
+
+def commands_of(page):
+    lines = [line for text in re.findall(r"```bash\n(.*?)```", page, re.DOTALL) for line in text.splitlines()]
+    return [line.partition("#")[0].strip() for line in lines if line.strip()]
+
+
+COMMANDS = commands_of(README)
 
 
 def test_make_targets_of_the_readme_exist_and_run_fieldwise():
@@ -32,17 +33,27 @@ def test_make_targets_of_the_readme_exist_and_run_fieldwise():
     assert (ROOT / ".ci" / "run").read_text().strip().endswith("make test")
 
 
-def test_every_command_of_the_readme(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    commands = [command for command in COMMANDS if not command.startswith("make ")]
-    assert len(commands) >= 8
+def run_all(commands, capsys):
     for command in commands:
         program, *arguments = shlex.split(command)
         assert program == "fieldwise"
         with pytest.raises(SystemExit) as end:
             cli.main(arguments)
         assert end.value.code == 0, f"{command}: {capsys.readouterr().err}"
+
+
+def test_every_command_of_the_readme(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    commands = [command for command in COMMANDS if not command.startswith("make ")]
+    assert len(commands) >= 8
+    run_all(commands, capsys)
     assert (tmp_path / "report.html").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_every_command_of_the_docs(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run_all(commands_of(page.read_text(encoding="utf-8")), capsys)
 
 
 def test_every_program_of_the_readme(tmp_path, monkeypatch):

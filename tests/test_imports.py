@@ -18,7 +18,7 @@ FLOORS = [
     {"ranking"},
     {"optim", "metrics", "calibration", "scoring", "significance"},
     {"checkpoint", "bundle", "distributed"},
-    {"explain", "predictor", "pretrain"},
+    {"explain", "predictor", "pretrain", "incremental"},
     {"runs"},
     {"boosting"},
     {"train"},

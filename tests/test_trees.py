@@ -181,6 +181,7 @@ def test_an_unfinished_run_starts_again_and_says_so_and_a_finished_one_is_kept(d
     later = Watch()
     assert train(settings(), data, out, resume=True, progress=later)["test"] == whole["test"]
     assert not later.said + later.records
+    assert len((out / "log.jsonl").read_text().splitlines()) == 3
 
 
 def test_a_setting_of_networks_is_refused(data, tmp_path):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from fieldwise import cli
+from fieldwise import cli, console
 from fieldwise import tune as room
 from fieldwise.config import load_config
 from fieldwise.console import TuningBar
@@ -314,7 +314,7 @@ def test_what_mattered(trained, tmp_path, fake, capsys):
     assert found["best"][0]["log_loss"] == min(float(r["log_loss"]) for r in rows_of(tmp_path / "study"))
     assert [row["log_loss"] for row in found["best"]] == sorted(row["log_loss"] for row in found["best"])
     assert len(found["best"]) == 5
-    cli._print_study(found)
+    console.print_study(found)
     printed = capsys.readouterr().out
     assert "what mattered: train.lr" in printed
     assert "recipe: " in printed

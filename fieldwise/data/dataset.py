@@ -53,7 +53,7 @@ class Dataset:
         try:
             text = (path / "data.json").read_text(encoding="utf-8")
             facts = json.loads(text)
-            layout = Layout(*(tuple(facts[key]) for key in ("sizes", "widths", "ordered")))
+            layout = Layout(*(tuple(facts[key]) for key in ("sizes", "widths", "ordered", "first_sizes")))
             names, kept = list(facts["names"]), float(facts["negatives_kept"])
             parts = {name: _open_part(path / name) for name in PARTS if name in facts["rows"]}
         except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
@@ -94,6 +94,7 @@ def write_facts(
         "sizes": layout.sizes,
         "widths": layout.widths,
         "ordered": layout.ordered,
+        "first_sizes": layout.first_sizes,
         "negatives_kept": negatives_kept,
         "rows": rows,
         "positives": positives,

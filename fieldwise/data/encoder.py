@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -31,12 +31,16 @@ NO_NUMBER = frozenset(("NA", "N/A", "NaN", "nan", "null", "NULL", "None", "\\N")
 
 @dataclass
 class FieldCode:
-    """How one field's texts become ids. `vocabulary` holds texts, `thresholds` the bounds of buckets."""
+    """How one field's texts become ids. `vocabulary` holds texts, `thresholds` the bounds of buckets.
+
+    `first_size` is the size before the vocabulary first grew, 0 where it never did.
+    """
 
     field: Field
     vocabulary: dict[str, int]
     thresholds: NDArray[np.float64]
     width: int = 1
+    first_size: int = 0
 
     @property
     def size(self) -> int:
@@ -97,7 +101,9 @@ class Encoder:
     @property
     def _before_leaves(self) -> Layout:
         sizes, widths = zip(*((code.size, code.width) for code in self.codes), strict=True)
-        plain = Layout(sizes, widths, self.schema.ordered)
+        grown = any(code.first_size for code in self.codes)
+        first = tuple(code.first_size or code.size for code in self.codes) if grown else ()
+        plain = Layout(sizes, widths, self.schema.ordered, first)
         return plain if self.history is None else plain.followed_by(self.history.sizes, ordered=True)
 
     @property
@@ -124,6 +130,11 @@ class Encoder:
         if self.leaves is not None:
             ids = np.hstack([ids, self.leaves.transform(ids)])
         return np.ascontiguousarray(ids)
+
+    @property
+    def trees(self) -> str:
+        """What tells the trees of leaf fields from others; nothing where there are none."""
+        return self.leaves.fingerprint if self.leaves else ""
 
     def keys(self, table: pa.Table) -> NDArray[np.uint64]:
         """The history's keys of rows (n, K + 1)."""
@@ -159,7 +170,10 @@ class Encoder:
         numbers = np.repeat(np.arange(len(self.codes), dtype=np.int32), [len(c.vocabulary) for c in self.codes])
         texts = pa.array([text for code in self.codes for text in code.vocabulary], pa.large_string())
         parquet.write_table(pa.table({"field": pa.array(numbers), "text": texts}), folder / "vocabulary.parquet")
-        state = [{"thresholds": code.thresholds.tolist(), "width": code.width} for code in self.codes]
+        state = [
+            {"thresholds": code.thresholds.tolist(), "width": code.width, "first_size": code.first_size}
+            for code in self.codes
+        ]
         (folder / "encoder.json").write_text(json.dumps({"fields": state}, indent=1), encoding="utf-8")
         for part in (self.history, self.leaves):
             if part is not None:
@@ -177,7 +191,8 @@ class Encoder:
             for number, (field, values) in enumerate(zip(schema.fields, state, strict=True)):
                 own = texts[ends[number] : ends[number + 1]]
                 words = {text: FIRST + place for place, text in enumerate(own)}
-                codes.append(FieldCode(field, words, np.array(values["thresholds"]), int(values["width"])))
+                thresholds, width = np.array(values["thresholds"]), int(values["width"])
+                codes.append(FieldCode(field, words, thresholds, width, int(values.get("first_size", 0))))
         except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
             raise BundleError(f"the encoder is damaged: {str(error).splitlines()[0]} ({folder})") from None
         encoder = cls(schema, codes, History.load(folder, schema.history) if schema.history.keys else None)
@@ -190,6 +205,15 @@ def fit_vocabulary(field: Field, counts: Sequence[tuple[str, int]]) -> dict[str,
     """Texts with at least `min_count` occurrences, the most frequent first, ties by text."""
     kept = sorted(((text, n) for text, n in counts if text and n >= field.min_count), key=lambda c: (-c[1], c[0]))
     return {text: FIRST + place for place, (text, _) in enumerate(kept)}
+
+
+def grow(code: FieldCode, counts: Sequence[tuple[str, int]]) -> FieldCode:
+    """The code with an id for each text that has earned one since, behind the old ids, none of which changes."""
+    new = fit_vocabulary(code.field, [(text, n) for text, n in counts if text not in code.vocabulary])
+    if not new:
+        return code
+    behind = {text: number + len(code.vocabulary) for text, number in new.items()}
+    return replace(code, vocabulary=code.vocabulary | behind, first_size=code.first_size or code.size)
 
 
 def fit_thresholds(field: Field, values: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -6,6 +6,7 @@ there, out of memory where it must.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import math
@@ -29,6 +30,7 @@ from fieldwise.data.encoder import (
     as_number,
     fit_thresholds,
     fit_vocabulary,
+    grow,
     log_square,
 )
 from fieldwise.data.formats import is_list, quoted, text_of
@@ -81,6 +83,7 @@ def prepare(
     keep_negatives: float = 1.0,
     gbdt_leaves: int = 0,
     history: HistorySettings | None = None,
+    known: Encoder | None = None,
 ) -> dict[str, Any]:
     """Writes the prepared folder `out` and returns its facts.
 
@@ -88,8 +91,10 @@ def prepare(
     training rows are split. Without a schema all columns but those to `drop` may become fields. `names` say
     where the rows of a source come from, for errors. `keep_negatives` is the share of negatives that training
     rows keep, drawn by the split's seed; probabilities are corrected for it. `gbdt_leaves` trees add a field each,
-    `history` those of what came before; without it the schema's own stands.
+    `history` those of what came before; without it the schema's own stands. With a `known` encoder its schema and
+    ids stay, and its history goes on; the training rows only add ids behind the old ones.
     """
+    schema = known.schema if known else schema
     split = split or Split()
     if not 0 < keep_negatives <= 1:
         raise ConfigError(f"--keep-negatives takes a share above 0 and at most 1, found {keep_negatives}")
@@ -114,13 +119,13 @@ def prepare(
             notes += left_out
         schema = replace(schema, label=label, weight=weight, gbdt_leaves=gbdt_leaves or schema.gbdt_leaves)
         (folder / "schema.toml").write_text(schema.to_toml(), encoding="utf-8")
-        encoder = fit_encoder(schema, stage / "train.parquet", progress)
+        encoder = fit_encoder(schema, stage / "train.parquet", progress, known)
         if history.keys:
-            encoder.history = History(history)
+            encoder.history = copy.deepcopy(known.history) if known else History(history)
             tell(encoder, stage, rows, progress)
             rows.pop("dropped", 0)
         if schema.gbdt_leaves:
-            encoder.leaves = _fit_leaves(encoder, stage / "train.parquet", rows["train"])
+            encoder.leaves = known.leaves if known else _fit_leaves(encoder, stage / "train.parquet", rows["train"])
         check_names(encoder.names)
         encoder.save(folder / "encoder")
         digest = _encode_parts(encoder, stage, folder, rows, bool(weight), progress)
@@ -135,7 +140,17 @@ def prepare(
         "positive_rate": {part: positives[part] / rows[part] for part in rows},
         "negatives_kept": keep_negatives,
         "fields": {name: {"kind": kind, "size": size} for name, kind, size in fields},
+        "new_ids": {} if known is None else _new_ids(encoder, known),
         "notes": notes,
+    }
+
+
+def _new_ids(encoder: Encoder, known: Encoder) -> dict[str, int]:
+    """How many ids each field has that the known encoder does not."""
+    return {
+        code.field.name: code.size - old.size
+        for code, old in zip(encoder.codes, known.codes, strict=True)
+        if code.size > old.size
     }
 
 
@@ -378,8 +393,10 @@ def _infer(stage: Path, label: str, weight: str, no_fields: Collection[str]) -> 
     return schema, notes
 
 
-def fit_encoder(schema: Schema, staged: Path, progress: Progress = lambda step, rows: None) -> Encoder:
-    """Vocabularies and thresholds from the staged training rows."""
+def fit_encoder(
+    schema: Schema, staged: Path, progress: Progress = lambda step, rows: None, known: Encoder | None = None
+) -> Encoder:
+    """Vocabularies and thresholds from the staged training rows, or a known encoder's with what they add to it."""
     import duckdb
 
     codes = []
@@ -389,7 +406,9 @@ def fit_encoder(schema: Schema, staged: Path, progress: Progress = lambda step, 
     source = f"read_parquet({quoted(str(staged))}) AS staged({numbered})"
     with duckdb.connect(config={"threads": 2, "memory_limit": "1GB", "temp_directory": str(staged.parent)}) as base:
         for number, field in enumerate(schema.fields, 1):
-            codes.append(_fit(field, base, source, f"c{names.index(field.name)}"))
+            column = f"c{names.index(field.name)}"
+            old = known.codes[number - 1] if known else None
+            codes.append(_grown(old, base, source, column) if old else _fit(field, base, source, column))
             progress("fitting", number)
     return Encoder(schema, codes)
 
@@ -440,15 +459,36 @@ def _fit(field: Field, base: Any, source: str, column: str) -> FieldCode:
         return FieldCode(field, fit_vocabulary(field, _summed(pairs)), none)
     width = 1
     if field.kind == "set":
-        kind = str(base.sql(f"SELECT {column} FROM {source} LIMIT 0").types[0])
-        cell = column if kind.endswith("[]") else f"string_split({column}::VARCHAR, {quoted(field.separator)})"
+        cell = _members(field, base, source, column)
         query = f"SELECT max(len(list_distinct({cell}))) FROM {source}"
         width = min(field.max_values, max(1, int(base.sql(query).fetchall()[0][0] or 1)))
-        source, column = f"(SELECT unnest(list_distinct({cell})) AS member FROM {source})", "member"
     if field.hash_buckets:
         return FieldCode(field, {}, none, width)
+    return FieldCode(field, fit_vocabulary(field, _text_counts(field, base, source, column)), none, width)
+
+
+def _grown(code: FieldCode, base: Any, source: str, column: str) -> FieldCode:
+    """A known field's code with the new rows' values; thresholds, hashes and the width of sets stay."""
+    if code.field.kind == "numeric":
+        _check_numbers(code.field, base, source, column)
+    if code.field.kind == "numeric" or code.field.hash_buckets:
+        return code
+    return grow(code, _text_counts(code.field, base, source, column))
+
+
+def _text_counts(field: Field, base: Any, source: str, column: str) -> list[tuple[str, int]]:
+    """How often each text occurs, a set's members once in each of its cells."""
+    if field.kind == "set":
+        cell = _members(field, base, source, column)
+        source, column = f"(SELECT unnest(list_distinct({cell})) AS member FROM {source})", "member"
     rows = base.sql(f"SELECT {column} AS v, count(*) AS n FROM {source} GROUP BY v").fetchall()
-    return FieldCode(field, fit_vocabulary(field, _summed((text_of(v) or "", n) for v, n in rows)), none, width)
+    return _summed((text_of(v) or "", n) for v, n in rows)
+
+
+def _members(field: Field, base: Any, source: str, column: str) -> str:
+    """The expression for a cell of a set as a list."""
+    kind = str(base.sql(f"SELECT {column} FROM {source} LIMIT 0").types[0])
+    return column if kind.endswith("[]") else f"string_split({column}::VARCHAR, {quoted(field.separator)})"
 
 
 def _summed(pairs: Iterator[tuple[str, int]] | Sequence[tuple[str, int]]) -> list[tuple[str, int]]:

@@ -26,7 +26,8 @@ LEAST = {"min_count": 1, "hash_buckets": 0, "max_values": 1, "max_buckets": 2, "
 class Layout:
     """The shape of encoded rows: how many categories and how many id columns each field has.
 
-    `ordered` are the fields whose ids, from 2 on, rise with their values: numbers in buckets.
+    `ordered` are the fields whose ids, from 2 on, rise with their values: numbers in buckets. `first_sizes` are the
+    sizes before vocabularies grew, where they did: what follows the sizes, as adaptive vectors do, must stay.
 
     >>> layout = Layout((3, 5, 4), (1, 2, 1))
     >>> layout.rows, layout.columns, layout.column_fields, layout.column_offsets
@@ -36,6 +37,7 @@ class Layout:
     sizes: tuple[int, ...]
     widths: tuple[int, ...]
     ordered: tuple[int, ...] = ()
+    first_sizes: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, sizes: Sequence[int]) -> Layout:
@@ -46,12 +48,14 @@ class Layout:
         """The layout with further fields at the end, none of them a set."""
         new = range(self.fields, self.fields + len(sizes))
         more = (self.sizes + tuple(sizes), self.widths + (1,) * len(sizes))
-        return Layout(*more, self.ordered + (tuple(new) if ordered else ()))
+        first = self.first_sizes + tuple(sizes) if self.first_sizes else ()
+        return Layout(*more, self.ordered + (tuple(new) if ordered else ()), first)
 
     def only(self, fields: Sequence[int]) -> Layout:
         """The layout of some of the fields."""
         ordered = tuple(place for place, f in enumerate(fields) if f in self.ordered)
-        return Layout(tuple(self.sizes[f] for f in fields), tuple(self.widths[f] for f in fields), ordered)
+        sizes, widths = (tuple(of[f] for f in fields) for of in (self.sizes, self.widths))
+        return Layout(sizes, widths, ordered, tuple(self.first_sizes[f] for f in fields if self.first_sizes))
 
     def columns_of(self, fields: Sequence[int]) -> list[int]:
         """The id columns of some of the fields."""

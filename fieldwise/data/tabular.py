@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldwise.data.schema import MISSING, Layout
+from fieldwise.data.schema import MISSING, OTHER, Layout
 from fieldwise.errors import ConfigError
 
 
@@ -29,6 +29,7 @@ class Features:
     members: int = 32
 
     def __call__(self, ids: NDArray[np.int32]) -> NDArray[np.float32]:
+        ids = self._known(ids)
         found = np.empty((len(ids), len(self.kinds)), dtype=np.float32)
         place = first = 0
         for field, width in enumerate(self.layout.widths):
@@ -42,11 +43,18 @@ class Features:
                 found[own[:, 0] == MISSING, place - 1] = np.nan
         return found
 
+    def _known(self, ids: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Ids that came to grown fields after the trees are `other` to them."""
+        if not self.layout.first_sizes:
+            return ids
+        first = np.array([self.layout.first_sizes[field] for field in self.layout.column_fields])
+        return np.where(ids >= first, OTHER, ids)
+
     @property
     def kinds(self) -> list[str]:
         """XGBoost's types of the features: c for categories, q for quantities, i for indicators."""
         kinds = []
-        for field, size in enumerate(self.layout.sizes):
+        for field, size in enumerate(self.layout.first_sizes or self.layout.sizes):
             if self.layout.widths[field] > 1:
                 kinds += ["q"] + ["i"] * self._members(field)
             else:
@@ -54,7 +62,7 @@ class Features:
         return kinds
 
     def _members(self, field: int) -> int:
-        return min(self.members, self.layout.sizes[field])
+        return min(self.members, (self.layout.first_sizes or self.layout.sizes)[field])
 
 
 def _set_columns(own: NDArray[np.int32], members: int) -> Iterator[NDArray[Any]]:

@@ -86,13 +86,14 @@ def _in_time(
     found: Mapping[str, NDArray[np.int32]],
     progress: Callable[[str, int], None],
 ) -> None:
+    start = copy.deepcopy(history)
     log = _Log(encoder, history, stage, rows)
     training, others = _training(rows), [part for part in rows if part not in ("train", "dropped")]
     _replay(history, log, training, found, ["train"], progress)
     held_out = [log.times[log.places[part]].min() for part in others]
     if held_out and min(held_out) < history.end:
         # Parts that lie in one another: once more from the start, with all rows in their places.
-        _replay(History(history.settings), log, [*training, *others], found, others, progress)
+        _replay(start, log, [*training, *others], found, others, progress)
     elif others:
         _replay(copy.deepcopy(history), log, others, found, others, progress)
 

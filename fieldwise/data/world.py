@@ -426,13 +426,14 @@ class World:
 
     def log(self, rows: int, seed: int = 0, first_day: int = 0, last_day: int | None = None) -> Log:
         """`rows` impressions from first_day to last_day (to the end of the world if not said), in time order."""
-        last = self.days - 1 if last_day is None else last_day
-        return _join(list(self._blocks(rows, seed, first_day, last)))
+        return _join(list(self._blocks(rows, seed, first_day, self.days - 1 if last_day is None else last_day)))
 
-    def chunks(self, rows: int, seed: int = 0, chunk: int = 200_000) -> Iterator[Log]:
-        """The rows of `log(rows, seed)`, `chunk` at a time."""
+    def chunks(
+        self, rows: int, seed: int = 0, chunk: int = 200_000, first_day: int = 0, last_day: int | None = None
+    ) -> Iterator[Log]:
+        """The rows of `log`, `chunk` at a time."""
         _require(chunk >= 1, "chunk must be at least 1", chunk)
-        blocks = self._blocks(rows, seed, 0, self.days - 1)
+        blocks = self._blocks(rows, seed, first_day, self.days - 1 if last_day is None else last_day)
         held = next(blocks)
         while len(held):
             while len(held) < chunk and (block := next(blocks, None)):
@@ -468,7 +469,15 @@ class World:
         return np.concatenate(found)
 
 
-def write_log(world: World, rows: int, path: str | Path, seed: int = 0, truth: bool = False) -> None:
+def write_log(
+    world: World,
+    rows: int,
+    path: str | Path,
+    seed: int = 0,
+    truth: bool = False,
+    first_day: int = 0,
+    last_day: int | None = None,
+) -> None:
     """Write a log by the ending: csv, tsv, txt (tabs, no header), each also .gz, or parquet; all of it or nothing."""
     path = Path(path)
     ending = path.name.removesuffix(".gz").rpartition(".")[2]
@@ -478,7 +487,7 @@ def write_log(world: World, rows: int, path: str | Path, seed: int = 0, truth: b
     try:
         with contextlib.ExitStack() as stack:
             writer = None
-            for log in world.chunks(rows, seed):
+            for log in world.chunks(rows, seed, first_day=first_day, last_day=last_day):
                 table = log.table.append_column("true_probability", [log.probability]) if truth else log.table
                 writer = writer or stack.enter_context(_writer(stack, part, ending, table.schema))
                 writer.write_table(table)

@@ -16,7 +16,10 @@ from fieldwise.nn.initial import embedding_
 
 @dataclass(frozen=True)
 class Vectors:
-    """How large the vectors are: `dim` for every field, or, with `adaptive` c > 0, ceil(min(c ln N_i, dim))."""
+    """How large the vectors are: `dim` for every field, or, with `adaptive` c > 0, ceil(min(c ln N_i, dim)).
+
+    N_i is the field's first size: a vocabulary that grows keeps its vectors.
+    """
 
     dim: int = 32
     adaptive: float = 0.0
@@ -33,7 +36,8 @@ class Vectors:
         """
         if not self.adaptive:
             return (self.dim,) * layout.fields
-        return tuple(max(1, math.ceil(min(self.adaptive * math.log(n), self.dim))) for n in layout.sizes)
+        sizes = layout.first_sizes or layout.sizes
+        return tuple(max(1, math.ceil(min(self.adaptive * math.log(n), self.dim))) for n in sizes)
 
 
 class Table(nn.Module):

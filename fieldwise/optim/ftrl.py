@@ -26,6 +26,7 @@ class FTRL(RowOptimizer):
     """
 
     names = ("z", "n")
+    bound = ("lr", "beta", "l1", "l2")
 
     def __init__(
         self, params: Iterable[Any], alpha: float = 0.1, beta: float = 1.0, l1: float = 0.0, l2: float = 0.0

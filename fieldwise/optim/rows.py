@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -82,13 +82,14 @@ class RowOptimizer(Optimizer):
     clock group["step"] counts every call of `step`.
 
     State tensors have the shape of their parameter, or (N,) for `last`, and are zero for a row that was never
-    touched. So a table that grows appends zero rows to them, and a shard takes its rows of them.
+    touched. So a row that is new in a grown table has zeros (`adopt`), and a shard takes its rows of them.
     """
 
     names: tuple[str, ...] = ()  # the state tensors
     decays = False  # whether rows out of the batch decay too; `last` then holds the last step of each row
     by_rows = True  # False: a sparse gradient is made dense first
     settings: tuple[str, ...] = ()  # attributes that are no part of the param_groups
+    bound: tuple[str, ...] = ()  # keys of the param_groups that the state is a function of
 
     def __init__(self, params: Iterable[Any], **defaults: Any) -> None:
         super().__init__(params, {**defaults, "step": 0})
@@ -178,9 +179,41 @@ class RowOptimizer(Optimizer):
             if last is not None:
                 self.state[weight]["last"] = last.to(weight.device, torch.int32)
 
+    def understands(self, other: RowOptimizer) -> bool:
+        """Whether the state of `other` means the same here."""
+        ours, theirs = (
+            [type(one), one.names, one.decays, one.by_rows]
+            + [group[key] for group in one.param_groups for key in self.bound if key in group]
+            for one in (self, other)
+        )
+        return ours == theirs
+
+    @torch.no_grad()
+    def adopt(self, other: RowOptimizer, rows: Mapping[Tensor, Tensor]) -> None:
+        """Takes the clock and the state of `other`, whose parameters are ours in order, before tables grew.
+
+        rows[table] (N,) says which of the old rows each row was; a row that was none is -1, and zero.
+        """
+        for group, before in zip(self.param_groups, other.param_groups, strict=True):
+            group["step"] = before["step"]
+            for weight, old in zip(group["params"], before["params"], strict=True):
+                self.state[weight] = {
+                    name: _placed(value, rows.get(weight)).to(weight.device)
+                    for name, value in other.state.get(old, {}).items()
+                }
+
     def __getstate__(self) -> dict[str, Any]:
         """As torch's, which would forget the settings in a copy."""
         return {**super().__getstate__(), **{name: getattr(self, name) for name in self.settings}}
+
+
+def _placed(state: Tensor, rows: Tensor | None) -> Tensor:
+    """The rows of a state tensor, zero where the row is -1; a copy of all without rows."""
+    if rows is None:
+        return state.clone()
+    placed = state.index_select(0, rows.clamp(min=0))
+    placed[rows < 0] = 0
+    return placed
 
 
 def _blocks(ids: Tensor, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

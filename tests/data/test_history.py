@@ -345,6 +345,31 @@ def test_settings_live_in_the_schema(tmp_path: Path):
     assert np.array_equal(in_order(Dataset.open(tmp_path / "one")), in_order(Dataset.open(tmp_path / "two")))
 
 
+@pytest.mark.parametrize("settings", [TIMED, FOLDED], ids=["time", "folds"])
+def test_history_and_leaves_go_on_with_a_new_day(tmp_path: Path, settings: HistorySettings):
+    pytest.importorskip("xgboost")
+    table = drawn(900)
+    split = Split((1.0, 0.0, 0.0))
+    days = [table.slice(0, 600), table.slice(600)]
+    first = prepared(days[0], tmp_path / "first", settings, split, gbdt_leaves=2)
+    known = Encoder.load(tmp_path / "first" / "encoder", first.schema)
+    prepare({"train": lambda: iter([days[1]])}, tmp_path / "second", "click", split=BY_ROW, known=known)
+    second = Dataset.open(tmp_path / "second")
+    assert second.names == first.names
+    grown = Encoder.load(tmp_path / "second" / "encoder", second.schema)
+    assert grown.trees == known.trees
+    if settings.time:
+        both = prepared(table, tmp_path / "both", settings, split, gbdt_leaves=2)
+        assert np.array_equal(np.asarray(both.parts["train"].ids)[600:, 3:9], in_order(second)[:, :6])
+    else:
+        # Its test rows see the first day and the training rows of the second.
+        users = [*table["user"].to_pylist()[:840]]
+        counts = [users.count(user) for user in table["user"].to_pylist()[870:]]
+        assert (past(second, "test")[:, 0] == FIRST + np.searchsorted(COUNT_EDGES, counts)).all()
+    last = Encoder.load(tmp_path / "second" / "encoder", second.schema).transform(days[1])
+    assert last.shape[1] == second.layout.columns
+
+
 def test_damage_is_named(tmp_path: Path):
     prepared(drawn(), tmp_path / "data", FOLDED, BY_ROW)
     (tmp_path / "data" / "encoder" / "history.npz").write_bytes(b"PK nothing")

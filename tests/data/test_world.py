@@ -222,8 +222,8 @@ def test_nothing_is_left_of_a_failed_write(demo, tmp_path, monkeypatch):
     path.write_text("the old one")
     chunks = demo.chunks
 
-    def broken(rows, seed):
-        yield from chunks(rows, seed)
+    def broken(rows, seed, **days):
+        yield from chunks(rows, seed, **days)
         raise RuntimeError("power cut")
 
     monkeypatch.setattr(demo, "chunks", broken)

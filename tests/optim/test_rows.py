@@ -223,3 +223,45 @@ def test_a_closure_gives_its_loss() -> None:
 
     assert SGD([weight], 0.5).step(closure) == 2.0
     assert torch.equal(weight, torch.zeros(2))
+
+
+@every
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_grown_table_goes_on_as_if_it_had_been_large_from_the_start(
+    make: Callable[[Any], RowOptimizer], dtype: torch.dtype
+) -> None:
+    """Rows that come in the middle and at the end: bit for bit those of a table that had them, never touched."""
+    was = torch.cat([torch.arange(10), torch.tensor([-1, -1]), torch.arange(10, N), torch.tensor([-1])])
+    place = (was >= 0).nonzero()[:, 0]
+    large, small = table(dtype=dtype, rows=len(was)), table(dtype=dtype)
+    with torch.no_grad():
+        small.copy_(large[place])
+    always, before = make([large]), make([small])
+    for ids, values in batches(30):
+        for optimizer, weight, rows in ((always, large, place[ids]), (before, small, ids)):
+            optimizer.zero_grad()
+            backward(weight, rows, values)
+            optimizer.step()
+    grown = torch.nn.Parameter(torch.where((was < 0)[:, None], large, small[was.clamp(min=0)]).detach().clone())
+    after = make([grown])
+    assert after.understands(before)
+    after.adopt(before, {grown: was})
+    for ids, values in batches(40, seed=2):
+        for optimizer, weight in ((always, large), (after, grown)):
+            optimizer.zero_grad()
+            backward(weight, (ids * 7) % len(was), values)
+            optimizer.step()
+    assert torch.equal(grown, large)
+    assert all(torch.equal(after.state[grown][name], value) for name, value in always.state[large].items())
+
+
+def test_an_optimiser_knows_whose_state_it_understands() -> None:
+    weight = table()
+    adam, ftrl, sgd = Adam([weight]), FTRL([weight], 0.1), SGD([weight], momentum=0.9)
+    assert adam.understands(Adam([weight], lr=0.5, eps=0.1, betas=(0.8, 0.9)))
+    assert ftrl.understands(FTRL([weight], 0.1))
+    assert sgd.understands(SGD([weight], momentum=0.5))
+    others = [Adam([weight], sparse_mode="lazy"), Adam([weight], sparse_mode="dense"), AdaGrad([weight]), ftrl]
+    assert not any(adam.understands(other) for other in others)
+    assert not any(ftrl.understands(FTRL([weight], *other)) for other in ((0.2,), (0.1, 2.0), (0.1, 1.0, 0.1)))
+    assert not sgd.understands(SGD([weight]))

@@ -1,0 +1,108 @@
+"""Going on with a trained network on new rows: its weights and optimiser state, in tables that have grown.
+
+Tables hold the rows of all fields one after the other, so that a field that grows moves those behind it: rows are
+found by field and id. The row of a new id starts as the field's `other`, which the value was until now, so that
+growing by itself changes no prediction (of a set: as long as it holds one value without an id).
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fieldwise import bundle
+from fieldwise.bundle import Bundle
+from fieldwise.config import Config
+from fieldwise.data.encoder import Encoder
+from fieldwise.data.schema import OTHER, Layout
+from fieldwise.errors import BundleError, ConfigError
+from fieldwise.nn.embedding import Table
+from fieldwise.nn.model import Model
+
+
+def settings_of(path: Path) -> dict[str, Any]:
+    """The settings of a run or bundle to go on with, as `load_config` starts from them."""
+    file = bundle.locate(path) / "config.toml"
+    try:
+        values = tomllib.loads(file.read_text(encoding="utf-8"))
+        return values | {"train": values["train"] | {"init_from": "", "continue_from": str(path)}}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BundleError(f"cannot read the run's settings: {error} ({file})") from None
+
+
+def load_origin(config: Config) -> Bundle:
+    """The trained network that a config goes on from; the model cannot become another one on the way."""
+    path = Path(config.train.continue_from)
+    if config.train.init_from:
+        raise ConfigError("--continue-from keeps all weights and --init-from replaces some; leave one out")
+    origin = bundle.load(path)
+    if not isinstance(origin.model, Model):
+        way_out = "train anew on all rows"
+        raise ConfigError(f"--continue-from needs a network, found {origin.config.model}; {way_out} ({path})")
+    before = origin.config.options
+    changes = [("name", origin.config.model, config.model)]
+    changes += [(key, before[key], found) for key, found in config.options.items() if key in before]
+    for key, expected, found in changes:
+        if found != expected:
+            way_out = "leave it out, or train anew"
+            raise ConfigError(f"--continue-from keeps model.{key} = {expected}, found {found}; {way_out} ({path})")
+    return origin
+
+
+def check_same_ids(encoder: Encoder, origin: Bundle) -> None:
+    """Every id of the origin must mean the same in the new data; there may be more."""
+    way_out = f"prepare the new rows with `fieldwise prepare ... --continue-from {origin.path}`"
+    ours, theirs = (one.names for one in (encoder, origin.encoder))
+    if ours != theirs:
+        odd = next((name for name in [*theirs, *ours] if (name in ours) != (name in theirs)), "")
+        found = f"'{odd}' is a field of one of them alone" if odd else "found them in another order"
+        raise ConfigError(f"--continue-from needs the fields of the first data, {found}; {way_out}")
+    if encoder.schema.history != origin.schema.history or encoder.trees != origin.encoder.trees:
+        raise ConfigError(f"--continue-from needs the history and the trees of the first data; {way_out}")
+    for code, old in zip(encoder.codes, origin.encoder.codes, strict=True):
+        kept = [(one.field, one.width, one.first_size or one.size) for one in (code, old)]
+        same = kept[0] == kept[1] and np.array_equal(code.thresholds, old.thresholds)
+        # Ids follow the order of the vocabulary.
+        if not same or list(code.vocabulary)[: len(old.vocabulary)] != list(old.vocabulary):
+            raise ConfigError(f"--continue-from: field '{code.field.name}' has other ids there; {way_out}")
+
+
+@torch.no_grad()
+def take_weights(model: Model, layout: Layout, origin: Model) -> dict[Tensor, Tensor]:
+    """Gives the model the origin's weights; returns for each table (N, D) the row that each row was, -1 for none.
+
+    A table over the fields grows by field and id; all else must have the shape it had. So a model with rows of
+    another kind, such as pairs of values, is refused when its fields have grown.
+    """
+    before = origin.state_dict()
+    found: dict[Tensor, Tensor] = {}
+    tables = {f"{name}.weight": part for name, part in model.named_modules() if isinstance(part, Table)}
+    for name, value in model.state_dict().items():
+        old = before[name]
+        if name in tables and tables[name].whole == layout:
+            theirs = origin.get_submodule(name.removesuffix(".weight"))
+            assert isinstance(theirs, Table)
+            was, start = _old_rows(tables[name].layout, theirs.layout)
+            found[tables[name].weight] = was
+            value.copy_(old[start])
+        elif value.shape == old.shape:
+            value.copy_(old)
+        else:
+            shapes = f"{name} has the shape {tuple(old.shape)} and would need {tuple(value.shape)}"
+            raise ConfigError(f"--continue-from: this model cannot take new ids: {shapes}; train anew on all rows")
+    return found
+
+
+def _old_rows(layout: Layout, before: Layout) -> tuple[Tensor, Tensor]:
+    """For each row of a grown table (N,): the row it was, -1 for none, and the row it starts as."""
+    was, start = [], []
+    for size, known, offset in zip(layout.sizes, before.sizes, before.offsets, strict=True):
+        ids = torch.arange(size)
+        was.append(torch.where(ids < known, offset + ids, -1))
+        start.append(offset + torch.where(ids < known, ids, OTHER))
+    return torch.cat(was), torch.cat(start)
