@@ -332,7 +332,7 @@ def test_ctrl_c_prints_the_best_so_far(trained, tmp_path, fake, capsys):
     printed = capsys.readouterr()
     assert f"next: fieldwise train {trained.data} --config {tmp_path / 'study' / 'recipe.toml'}" in printed.out
     assert "2 done, 1 waiting" in printed.out
-    assert "`tune` goes on with the same command" in printed.err
+    assert "`tune` go on with the same command" in printed.err
     assert (tmp_path / "study" / "recipe.toml").exists()
 
 
