@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from fieldwise.nn.embedding import Embedding, Linear
+from fieldwise.nn.embedding import Embedding, Linear, Packed
 from fieldwise.nn.interactions import Interaction
 
 
@@ -81,6 +81,17 @@ class Model(nn.Module):
         return [branch.parts for branch in self.branches if isinstance(branch, Branch)]
 
     @property
+    def dense_weights(self) -> dict[str, list[Tensor]]:
+        """The weights outside the tables by the L2 setting that is for them: weights, kernels, attention.
+
+        The part that owns them says so by its `l2_group`, None for no setting; without one they are `weights`.
+        Single numbers in a row are biases, gains and the like, which no setting is for, unless they are packed weights.
+        """
+        found: dict[str, list[Tensor]] = {"weights": [], "kernels": [], "attention": []}
+        _sort_weights(self, "weights", found)
+        return found
+
+    @property
     def size(self) -> int:
         """How many numbers it learns."""
         return sum(parameter.numel() for parameter in self.parameters())
@@ -91,3 +102,12 @@ class Model(nn.Module):
     def load(self, path: Path) -> None:
         self.load_state_dict(load_file(path, device=str(next(self.parameters()).device)))
         self.eval()
+
+
+def _sort_weights(part: nn.Module, group: str | None, found: dict[str, list[Tensor]]) -> None:
+    group = getattr(part, "l2_group", group)
+    if group is None:
+        return
+    found[group] += [p for p in part.parameters(recurse=False) if p.dim() > 1 or isinstance(part, Packed)]
+    for child in part.children():
+        _sort_weights(child, group, found)
