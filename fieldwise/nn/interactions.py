@@ -229,6 +229,17 @@ class FieldAwareProduct(Pairwise):
         return products.sum(dim=2) * self.scale
 
 
+class PairWeights(Pairwise):
+    """The explicit weights of a row's pairs (B, P, 1), as they are: width P."""
+
+    def __init__(self, fields: int) -> None:
+        super().__init__([1] * fields)
+        self.width = self.pairs
+
+    def forward(self, weights: Tensor) -> Tensor:
+        return weights.flatten(1)
+
+
 class Biases(nn.ParameterList):
     """Biases in the shape of weights, one for each layer: no penalty is for them."""
 

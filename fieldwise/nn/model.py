@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from fieldwise.nn.crosses import PairTable
 from fieldwise.nn.embedding import Embedding, Linear, Packed
 from fieldwise.nn.interactions import Interaction
 
@@ -35,7 +36,9 @@ class Model(nn.Module):
 
     file = "weights.safetensors"
 
-    def __init__(self, embedding: Embedding | None, *branches: Branch, linear: Linear | None = None) -> None:
+    def __init__(
+        self, embedding: Embedding | PairTable | None, *branches: Branch, linear: Linear | None = None
+    ) -> None:
         super().__init__()
         self.embedding, self.linear = embedding, linear
         self.branches = nn.ModuleList(branches)
@@ -48,7 +51,7 @@ class Model(nn.Module):
         return next((bias for bias in own if bias is not None), None)
 
     def lookup(self, ids: Tensor) -> dict[str, Tensor]:
-        """The rows' linear weights (B, F, 1) and vectors (B, F, D), whichever the model has."""
+        """The rows' linear weights (B, F, 1) and vectors (B, F, D) or pairs' weights (B, P, 1), whichever it has."""
         found = {}
         if self.linear is not None:
             found["linear"] = self.linear.weights(ids)
