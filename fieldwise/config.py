@@ -20,10 +20,12 @@ class TrainSettings:
     batch_size 0 takes a 200th of the training rows, at least 50 and at most 2000, so that small data see enough
     steps. patience: evaluations without a better validation log loss before training stops. L2 terms are lambda/2 times
     a sum of squares: `l2` of the looked-up rows, averaged over the batch (`l2_reduction` sum: the paper's numbers),
-    `l2_full` of whole tables, `l2_weights` of kernels, sub-networks, DNN and attention. `init` fills the tables,
-    and with `base_rate_start` the output's bias starts at the log-odds of the training rows' rate; `init_from` names an
-    FM run or bundle whose vectors (and linear part, where the model has one) the model starts with; `continue_from` a
-    run or bundle to go on with, whose model this must be.
+    `l2_full` of whole tables, `l2_kernels` of pairs' kernels, `l2_attention` of the attention's matrix W alone, and
+    `l2_weights` of all other weights: sub-networks, convolutions, DNN. No weight belongs to two of these three, and
+    biases, gains of norms, the attention's score and projection belong to none. `init` fills the tables, and with
+    `base_rate_start` the output's bias starts at the log-odds of the training rows' rate; `init_from` names an FM run
+    or bundle whose vectors (and linear part, where the model has one) the model starts with; `continue_from` a run or
+    bundle to go on with, whose model this must be.
     """
 
     batch_size: int = 0
@@ -47,6 +49,8 @@ class TrainSettings:
     l2_reduction: str = "mean"
     l2_full: float = 0.0
     l2_weights: float = 0.0
+    l2_kernels: float = 0.0
+    l2_attention: float = 0.0
     init: str = "normal"
     init_scale: float = 0.01
     base_rate_start: bool = True
@@ -68,7 +72,8 @@ class TrainSettings:
             _require(getattr(self, name) >= least, f"train.{name}", f"at least {least}", getattr(self, name))
         for name in ("lr", "eps"):
             _require(getattr(self, name) > 0, f"train.{name}", "positive", getattr(self, name))
-        for name in ("clip", "l2", "l2_full", "l2_weights", "init_scale", "warmup", "checkpoint_minutes"):
+        penalties = ("l2", "l2_full", "l2_weights", "l2_kernels", "l2_attention")
+        for name in (*penalties, "clip", "init_scale", "warmup", "checkpoint_minutes"):
             _require(getattr(self, name) >= 0, f"train.{name}", "0 or more", getattr(self, name))
         for name, known in (
             ("l2_reduction", ("mean", "sum")),

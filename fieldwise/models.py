@@ -17,6 +17,7 @@ import torch
 from fieldwise.data.schema import Layout
 from fieldwise.errors import ConfigError, unknown
 from fieldwise.nn.classifiers import DNN, Layers, Sum
+from fieldwise.nn.crosses import PairTable
 from fieldwise.nn.embedding import Embedding, Linear, Vectors
 from fieldwise.nn.interactions import (
     AttentionPool,
@@ -28,6 +29,7 @@ from fieldwise.nn.interactions import (
     KernelProduct,
     MicroNetwork,
     PairSum,
+    PairWeights,
     normed,
 )
 from fieldwise.nn.model import Branch, Model
@@ -87,6 +89,13 @@ def describe(name: str, layout: Layout | None = None) -> dict[str, Any]:
 def lr(sizes: Layout) -> Model:
     """Logistic regression: one weight for each category (section 2)."""
     return Model(None, linear=Linear(sizes))
+
+
+@register
+def poly2(sizes: Layout, *, buckets: int = 2**18) -> Model:
+    """Poly-2 regression: LR and a weight for each pair of categories, hashed if over `buckets` a field pair."""
+    weights = PairWeights(sizes.fields)
+    return Model(PairTable(sizes, buckets), Branch(weights, Sum()), linear=Linear(sizes))
 
 
 @register

@@ -25,7 +25,7 @@ from fieldwise.config import Config, TrainSettings
 from fieldwise.data.batches import Batch, batches, steps_per_epoch
 from fieldwise.data.dataset import Dataset
 from fieldwise.data.encoder import Encoder
-from fieldwise.errors import BundleError, TrainingError
+from fieldwise.errors import BundleError, ConfigError, TrainingError
 from fieldwise.files import whole_file
 from fieldwise.incremental import check_same_ids, load_origin, take_weights
 from fieldwise.models import named, options
@@ -100,6 +100,7 @@ class Network(Run):
         self.device = device_of(config.device)
         self.model = model.to(self.device)
         _start(self.model, config.train, dataset)
+        self.penalised = _penalised(self.model, config)
         self.optimizer = _optimizer(config, self.model)
         self.origin = origin
         self.note = "" if origin is None else _go_on(self.model, self.optimizer, config, dataset, origin)
@@ -186,8 +187,8 @@ class Network(Run):
             terms += [scale * values.square().sum() for values in found.values()]
         if self.settings.l2_full:
             terms += [self.settings.l2_full / 2 * table.weight.square().sum() for table in _tables(self.model)]
-        if self.settings.l2_weights:
-            terms += [self.settings.l2_weights / 2 * p.square().sum() for p in _dense_weights(self.model)]
+        for scale, weights in self.penalised:
+            terms += [scale / 2 * weight.square().sum() for weight in weights]
         return torch.stack(terms).sum() if terms else None
 
     def _evaluate(self, epoch: int) -> dict[str, Any]:
@@ -259,11 +260,19 @@ def _go_on(model: Model, optimizer: RowOptimizer, config: Config, dataset: Datas
     return ""
 
 
-def _dense_weights(model: nn.Module) -> list[Tensor]:
-    """Kernels, sub-networks, attention and DNN weights: no tables, no biases, no gains of norms."""
-    outside = {id(table.weight) for table in _tables(model)}
-    names = [(name.split("."), p) for name, p in model.named_parameters() if id(p) not in outside and p.dim() > 1]
-    return [p for parts, p in names if not {"biases", "norms", "gain", "shift"} & set(parts)]
+def _penalised(model: Model, config: Config) -> list[tuple[float, list[Tensor]]]:
+    """Each L2 setting that is on, with the dense weights it is for; one that would be for none is refused."""
+    found = []
+    for group, weights in model.dense_weights.items():
+        scale = getattr(config.train, f"l2_{group}")
+        if scale and not weights:
+            needed = {"weights": "a DNN, sub-networks or convolutions"}.get(group, group)
+            raise ConfigError(
+                f"train.l2_{group} needs a model with {needed}, found {scale} for {config.model}; set it to 0"
+            )
+        if scale:
+            found.append((scale, weights))
+    return found
 
 
 def _optimizer(config: Config, model: nn.Module) -> RowOptimizer:

@@ -78,6 +78,8 @@ def test_whole_numbers_and_floats() -> None:
         ("train.epochs=1.5", "train.epochs must be a int, found 1.5"),
         ("train.epochs=0", "train.epochs must be at least 1, found 0"),
         ("train.clip=-1", "train.clip must be 0 or more, found -1"),
+        ("train.l2_kernels=-1", "train.l2_kernels must be 0 or more, found -1"),
+        ("train.l2_attention=-1", "train.l2_attention must be 0 or more, found -1"),
         ("train.calibration=plat", "unknown train.calibration 'plat'; did you mean 'platt'"),
         ("train.l2_reduction=max", "unknown train.l2_reduction 'max'"),
         ("train.betas=0.9", "train.betas must be a list, found 0.9"),

@@ -12,6 +12,7 @@ from fieldwise.data.schema import Layout
 from fieldwise.errors import ConfigError
 from fieldwise.models import Model
 from fieldwise.nn.classifiers import DNN, Layers
+from fieldwise.nn.crosses import PairTable
 from fieldwise.nn.embedding import Table, Vectors
 from tests.nn import slow
 from tests.nn.drawn import drawn, gradients_hold
@@ -77,8 +78,19 @@ def micro(*widths: int, **options: Any) -> Features:
     return lambda part, v: slow.micro_networks(v, part, widths, **options)
 
 
+def poly2(buckets: int) -> Callable[[Model, Tensor], Tensor]:
+    def logits(model: Model, ids: Tensor) -> Tensor:
+        assert isinstance(model.embedding, PairTable)
+        table = model.embedding.table.weight
+        return torch.stack([linear(model, x) + slow.pair_weights(table, LAYOUT, x, buckets).sum() for x in ids])
+
+    return logits
+
+
 REFERENCES: dict[str, tuple[dict[str, Any], Callable[[Model, Tensor], Tensor]]] = {
     "lr": ({}, lambda model, ids: torch.stack([linear(model, row) for row in ids])),
+    "poly2": ({}, poly2(2**18)),
+    "poly2, hashed": ({"buckets": 17}, poly2(17)),
     "fm": ({}, summed(lambda part, v: slow.pair_sum(v))),
     "ffm": ({}, summed(lambda part, v: slow.field_aware_products(v, 3))),
     "ffm, normed": ({"input_norm": True}, summed(lambda part, v: slow.field_aware_products(v, 3, 1 / 4))),
@@ -133,24 +145,26 @@ def test_logits_and_gradients_equal_the_loop(case: str) -> None:
 
 
 class Combine(nn.Module):
-    """What comes after the lookup, as a map of one tensor: linear weights and vectors side by side (B, F, 1+D)."""
+    """What comes after the lookup, as a map of one tensor: linear weights and vectors side by side (B, F + F D)."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, found: dict[str, Tensor]) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.shapes = model, {name: part.shape[1:] for name, part in found.items()}
 
-    def forward(self, found: Tensor) -> Tensor:
-        return self.model.combine({"linear": found[:, :, :1], "vectors": found[:, :, 1:]})
+    def forward(self, values: Tensor) -> Tensor:
+        parts = values.split([shape.numel() for shape in self.shapes.values()], dim=1)
+        shaped = [part.unflatten(1, shape) for part, shape in zip(parts, self.shapes.values(), strict=True)]
+        return self.model.combine(dict(zip(self.shapes, shaped, strict=True)))
 
 
 @pytest.mark.parametrize("case", [case for case in REFERENCES if case != "lr"])
 def test_gradients_behind_the_lookup_equal_finite_differences(case: str) -> None:
     model = small(case)
     found = model.lookup(IDS)
-    linear = found.get("linear", torch.zeros(*found["vectors"].shape[:2], 1, dtype=torch.float64))
     for table in [module for module in model.modules() if isinstance(module, Table)]:
         table.requires_grad_(False)
-    assert gradients_hold(Combine(model), torch.cat([linear, found["vectors"]], dim=2), fast=True)
+    values = torch.cat([part.flatten(1) for part in found.values()], dim=1)
+    assert gradients_hold(Combine(model, found), values, fast=True)
 
 
 def test_lookup_then_combine_is_forward() -> None:
@@ -174,6 +188,7 @@ def test_option_groups_are_spread_out() -> None:
     }
     assert models.options("ffm") == {"dim": 4, "linear": True, "input_norm": False}
     assert models.options("lr") == {}
+    assert models.options("poly2") == {"buckets": 2**18}
 
 
 def test_settings_reach_the_parts() -> None:
@@ -218,6 +233,7 @@ def test_an_unknown_model_is_refused_with_the_nearest() -> None:
         ("fnn", {"dim": 2.5}, "model.dim must be a int, found 2.5"),
         ("fnn", {"dim": True}, "model.dim must be a int, found True"),
         ("fnn", {"hidden": 400}, "model.hidden must be a list, found 400"),
+        ("poly2", {"buckets": 0}, r"buckets must be positive whole numbers, found \[0\]"),
         ("ffm", {"linear": 1}, "model.linear must be a bool, found 1"),
         ("fm", {"adaptive": 2.0}, "PairSum needs vectors of one size, found 2 to 4"),
         ("deepfm", {"adaptive": 2.0}, "PairSum needs vectors of one size, found 2 to 4"),

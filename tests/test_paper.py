@@ -76,6 +76,12 @@ def test_parameter_counts_of_the_criteo_challenge() -> None:
     assert round(kfm / 1e6, 2) == 65.83
 
 
+def test_parameter_counts_of_poly2_are_bounded_by_its_buckets() -> None:
+    assert count("poly2", MILLION) == 1_000_000 + 741 * 2**18
+    assert count("poly2", Layout.of((10,) * 40)) == 400 + 780 * 100
+    assert count("poly2", Layout.of((10, 20, 30)), buckets=250) == 60 + 200 + 250 + 250
+
+
 AVAZU = [7, 7, 3135, 3487, 24, 4002, 252, 28, 101449, 523672, 5925, 5, 4, 2417, 8, 9, 426, 4, 67, 166, 60, 10, 24, 7]
 
 
@@ -118,6 +124,47 @@ def made(name: str, like: Model | None = None, **settings: Any) -> Model:
 
 def assert_equal(a: Tensor, b: Tensor) -> None:
     torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+def test_poly2_without_pair_weights_is_lr() -> None:
+    lr, poly2 = made("lr"), made("poly2")
+    poly2.load_state_dict(lr.state_dict() | {"embedding.table.weight": torch.zeros(12 + 15 + 18 + 20 + 30 + 24, 1)})
+    assert_equal(poly2(IDS), lr(IDS))
+    with torch.no_grad():
+        poly2.embedding.table.weight.fill_(1)
+    assert_equal(poly2(IDS), lr(IDS) + 6)
+
+
+def test_poly2_hashed_without_a_collision_is_exact() -> None:
+    """Each pair of fields has more weights than buckets, and the rows' own pairs land in different ones."""
+    layout = Layout((40, 50, 30), (1, 2, 1))
+    ids = torch.tensor([[0, 4, -1, 0], [39, 49, 1, 29], [1, 30, 1, 0], [20, 4, 2, 13]])
+    exact, hashed = (drawn(models.build("poly2", layout, {"buckets": size})) for size in (2000, 1000))
+    places, buckets = (model.embedding.pair_ids(ids) for model in (exact, hashed))
+    used = places >= 0
+    places, buckets = (
+        (found + model.embedding.table.offsets)[used] for found, model in ((places, exact), (buckets, hashed))
+    )
+    assert len(places.unique()) == len(buckets.unique())
+    assert not torch.equal(places, buckets)
+    hashed.linear.load_state_dict(exact.linear.state_dict())
+    with torch.no_grad():
+        hashed.embedding.table.weight[buckets] = exact.embedding.table.weight[places]
+    assert_equal(hashed(ids), exact(ids))
+
+
+def test_poly2_with_factorised_weights_is_fm() -> None:
+    """W_ij = V_i V_j^T; without sets: the mean of products is no product of means."""
+    layout = Layout.of((3, 5, 4))
+    fm, poly2 = (drawn(models.build(name, layout)) for name in ("fm", "poly2"))
+    v = fm.embedding.tables[0].weight.detach().split(layout.sizes)
+    with torch.no_grad():
+        poly2.embedding.table.weight.copy_(
+            torch.cat([(v[i] @ v[j].T).view(-1, 1) for i, j in ((0, 1), (0, 2), (1, 2))])
+        )
+    poly2.linear.load_state_dict(fm.linear.state_dict())
+    ids = torch.cartesian_prod(*(torch.arange(size) for size in layout.sizes))
+    assert_equal(poly2(ids), fm(ids))
 
 
 @pytest.mark.parametrize("kernel", ["mat", "vec", "num"])

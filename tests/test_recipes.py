@@ -18,5 +18,5 @@ def test_there_are_recipes():
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_recipe(path):
     config = load_config(path)
-    assert config.model == path.stem
+    assert config.model == path.stem.partition("-")[0]
     assert build(config.model, Layout.of([5] * 12), config.options) is not None

@@ -12,7 +12,9 @@ from fieldwise.data.dataset import Dataset
 from fieldwise.data.prepare import Split, prepare
 from fieldwise.data.world import World
 from fieldwise.errors import BundleError, ConfigError, TrainingError
-from fieldwise.train import train
+from fieldwise.models import build
+from fieldwise.train import Network, train
+from tests.nn.drawn import drawn
 
 
 def settings(**overrides):
@@ -136,6 +138,66 @@ def member_weights(ids, offsets, layout, table):
             for place in places:
                 gradient[place] += mean / len(places)
     return gradient
+
+
+KERNEL, ATTEND = "branches.0.interaction.{}kernel.entries", "branches.0.interaction.attend.weight"
+DNN = [f"branches.0.classifier.layers.{number}.weight" for number in (0, 4)]
+PENALISED = {
+    "kfm": ({"dim": 3}, {"kernels": [KERNEL.format("")]}),
+    "kfm, adaptive": ({"dim": 9, "adaptive": 1.5}, {"kernels": [KERNEL.format("")]}),
+    "kpnn": ({"dim": 3, "hidden": (5,)}, {"kernels": [KERNEL.format("parts.1.part.")], "weights": DNN}),
+    "afm": ({"dim": 3}, {"attention": [ATTEND]}),
+    "nifm, adaptive": (
+        {"dim": 9, "adaptive": 1.5, "subnet": (4, 1)},
+        {"weights": [f"branches.0.interaction.weights.{number}.entries" for number in (0, 1)]},
+    ),
+    "pin": (
+        {"dim": 3, "hidden": (5,), "subnet": (4, 3)},
+        {"weights": [*DNN, *(f"branches.0.interaction.weights.{number}.entries" for number in (0, 1))]},
+    ),
+    "ccpm": (
+        {"dim": 3, "hidden": (5,), "channels": (4,)},
+        {"weights": ["branches.0.interaction.convolutions.0.weight", DNN[0], "branches.0.classifier.layers.3.weight"]},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PENALISED)
+def test_l2_of_each_group_of_dense_weights(data, tmp_path, case):
+    """Of a penalty lambda/2 w^2 the gradient is lambda w, for the weights that the setting names and for no other."""
+    scales = {"weights": 0.5, "kernels": 0.25, "attention": 0.125}
+    (options, groups), name = PENALISED[case], case.split(",")[0]
+    base = {f"train.l2_{group}": scales[group] for group in groups} | {"train.l2": 0.0, "model.name": name}
+    config = load_config(base=base | {f"model.{key}": value for key, value in options.items()})
+    model = drawn(build(name, Dataset.open(data).layout, options))
+    network = Network(config, Dataset.open(data), tmp_path / "run", False, model)
+    penalty = network._penalty({}, 100)
+    parameters = dict(model.named_parameters())
+    scale_of = {path: scales[group] for group, paths in groups.items() for path in paths}
+    expected = sum(scale / 2 * (parameters[path] ** 2).sum().item() for path, scale in scale_of.items())
+    assert penalty.item() == pytest.approx(expected, rel=1e-12)
+    penalty.backward()
+    for path, parameter in parameters.items():
+        if path in scale_of:
+            torch.testing.assert_close(parameter.grad, scale_of[path] * parameter.data, rtol=0, atol=1e-12)
+        else:
+            assert parameter.grad is None, path
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "needed"),
+    [
+        ("kpnn", "l2_attention", "attention"),
+        ("fm", "l2_kernels", "kernels"),
+        ("afm", "l2_kernels", "kernels"),
+        ("kfm", "l2_weights", "a DNN, sub-networks or convolutions"),
+    ],
+)
+def test_an_l2_that_would_be_for_nothing_is_refused(data, tmp_path, name, setting, needed):
+    config = load_config(base={"model.name": name, f"train.{setting}": 1e-4})
+    with pytest.raises(ConfigError, match=f"^train.{setting} needs a model with {needed}, found 0.0001 for {name}; "):
+        train(config, data, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_no_validation_part_is_refused(tmp_path):

@@ -51,6 +51,7 @@ class Table(nn.Module):
     them, and a row holds `parts` vectors (FFM).
     """
 
+    l2_group = None  # rows have penalties of their own
     offsets: Tensor
     first: Tensor
     membership: Tensor

@@ -167,6 +167,7 @@ class KernelProduct(Pairwise):
     uniform in +-sqrt(3/D).
     """
 
+    l2_group = "kernels"
     KERNELS = ("mat", "vec", "num")
     INITS = ("identity", "uniform")
 
@@ -228,6 +229,23 @@ class FieldAwareProduct(Pairwise):
         return products.sum(dim=2) * self.scale
 
 
+class PairWeights(Pairwise):
+    """The explicit weights of a row's pairs (B, P, 1), as they are: width P."""
+
+    def __init__(self, fields: int) -> None:
+        super().__init__([1] * fields)
+        self.width = self.pairs
+
+    def forward(self, weights: Tensor) -> Tensor:
+        return weights.flatten(1)
+
+
+class Biases(nn.ParameterList):
+    """Biases in the shape of weights, one for each layer: no penalty is for them."""
+
+    l2_group = None
+
+
 class MicroNetwork(Pairwise):
     """A small network of its own for each pair (eq. 13, 19): width P * widths[-1].
 
@@ -251,7 +269,7 @@ class MicroNetwork(Pairwise):
         self.product = product
         filled = mask_of(dims)
         mask = None if filled is None else torch.cat([filled[self.first], filled[self.second]], dim=1)[:, :, None]
-        self.weights, self.biases = nn.ModuleList(), nn.ParameterList()
+        self.weights, self.biases = nn.ModuleList(), Biases()
         for fan_in, fan_out in itertools.pairwise([max(dims) * (3 if product else 2), *widths]):
             start = xavier_(torch.empty(self.pairs, fan_in, fan_out), fan_in, fan_out)
             self.weights.append(weights(start, None if mask is None else mask.expand_as(start)))
@@ -281,6 +299,7 @@ class AttentionPool(Pairwise):
     """
 
     width = 1
+    l2_group = "attention"
 
     def __init__(
         self,

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from fieldwise.nn.embedding import Embedding, Linear
+from fieldwise.nn.crosses import PairTable
+from fieldwise.nn.embedding import Embedding, Linear, Packed
 from fieldwise.nn.interactions import Interaction
 
 
@@ -35,7 +36,9 @@ class Model(nn.Module):
 
     file = "weights.safetensors"
 
-    def __init__(self, embedding: Embedding | None, *branches: Branch, linear: Linear | None = None) -> None:
+    def __init__(
+        self, embedding: Embedding | PairTable | None, *branches: Branch, linear: Linear | None = None
+    ) -> None:
         super().__init__()
         self.embedding, self.linear = embedding, linear
         self.branches = nn.ModuleList(branches)
@@ -48,7 +51,7 @@ class Model(nn.Module):
         return next((bias for bias in own if bias is not None), None)
 
     def lookup(self, ids: Tensor) -> dict[str, Tensor]:
-        """The rows' linear weights (B, F, 1) and vectors (B, F, D), whichever the model has."""
+        """The rows' linear weights (B, F, 1) and vectors (B, F, D) or pairs' weights (B, P, 1), whichever it has."""
         found = {}
         if self.linear is not None:
             found["linear"] = self.linear.weights(ids)
@@ -81,6 +84,17 @@ class Model(nn.Module):
         return [branch.parts for branch in self.branches if isinstance(branch, Branch)]
 
     @property
+    def dense_weights(self) -> dict[str, list[Tensor]]:
+        """The weights outside the tables by the L2 setting that is for them: weights, kernels, attention.
+
+        The part that owns them says so by its `l2_group`, None for no setting; without one they are `weights`.
+        Single numbers in a row are biases, gains and the like, which no setting is for, unless they are packed weights.
+        """
+        found: dict[str, list[Tensor]] = {"weights": [], "kernels": [], "attention": []}
+        _sort_weights(self, "weights", found)
+        return found
+
+    @property
     def size(self) -> int:
         """How many numbers it learns."""
         return sum(parameter.numel() for parameter in self.parameters())
@@ -91,3 +105,12 @@ class Model(nn.Module):
     def load(self, path: Path) -> None:
         self.load_state_dict(load_file(path, device=str(next(self.parameters()).device)))
         self.eval()
+
+
+def _sort_weights(part: nn.Module, group: str | None, found: dict[str, list[Tensor]]) -> None:
+    group = getattr(part, "l2_group", group)
+    if group is None:
+        return
+    found[group] += [p for p in part.parameters(recurse=False) if p.dim() > 1 or isinstance(part, Packed)]
+    for child in part.children():
+        _sort_weights(child, group, found)

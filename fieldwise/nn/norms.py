@@ -35,6 +35,7 @@ class PairNorm(nn.Module):
     """
 
     KINDS = ("fused", "fused-per-pair", "layer", "none")
+    l2_group = None
 
     def __init__(self, pairs: int, width: int, kind: str = "fused") -> None:
         super().__init__()

@@ -71,6 +71,29 @@ def embed(embedding: Embedding, layout: Layout, ids: Tensor) -> Row:
     return vectors
 
 
+def hashed(number: int) -> int:
+    """SplitMix64's answer without its highest bit, in whole numbers of any size."""
+    number = (number + 0x9E3779B97F4A7C15) % 2**64
+    number = (number ^ (number >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    number = (number ^ (number >> 27)) * 0x94D049BB133111EB % 2**64
+    return (number ^ (number >> 31)) % 2**63
+
+
+def pair_weights(table: Tensor, layout: Layout, ids: Tensor, buckets: int) -> Tensor:
+    """The weight of each pair of one row's ids (C,): the mean over all pairs of members of the two fields."""
+    members = [[int(ids[c]) for c in layout.columns_of([f]) if ids[c] >= 0] for f in range(layout.fields)]
+    found, start = [], 0
+    for i, j in pairs(layout.fields):
+        size = layout.sizes[i] * layout.sizes[j]
+        places = [a * layout.sizes[j] + b for a in members[i] for b in members[j]]
+        if size > buckets:
+            places = [hashed(place) % buckets for place in places]
+        found.append(add([table[start + place, 0] for place in places]) / len(places))
+        start += min(size, buckets)
+    assert start == len(table)
+    return torch.stack(found)
+
+
 def flat(v: Row) -> Tensor:
     return torch.cat(v)
 

@@ -1,0 +1,78 @@
+"""An explicit weight for each pair of categories: what Poly-2 regression learns."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from fieldwise.data.schema import Layout
+from fieldwise.nn.classifiers import check_sizes
+from fieldwise.nn.embedding import Table
+from fieldwise.nn.interactions import pairs
+
+
+class PairTable(nn.Module):
+    """One weight for each two categories of each pair of fields: ids (B, C) -> (B, P, 1).
+
+    Fields i < j have N_i N_j weights, and categories a and b of them that in place a N_j + b. Where these are more
+    than `buckets`, the place is hashed into so many, and some categories share a weight. All lie in one table, so
+    that a step costs what its rows cost. A pair with a set has the mean over its members' pairs.
+    """
+
+    first: Tensor
+    second: Tensor
+    strides: Tensor
+    hashed: Tensor
+
+    def __init__(self, layout: Layout, buckets: int) -> None:
+        super().__init__()
+        check_sizes("buckets", [buckets])
+        self.buckets = buckets
+        fields = [(int(i), int(j)) for i, j in zip(*pairs(layout.fields), strict=True)]
+        full = [layout.sizes[i] * layout.sizes[j] for i, j in fields]
+        widths = tuple(layout.widths[i] * layout.widths[j] for i, j in fields)
+        self.table = Table(Layout(tuple(min(size, buckets) for size in full), widths), 1)
+        self.any_hashed = max(full) > buckets
+        # The members of a pair of fields: each column of the one with each of the other.
+        members = [
+            (one, other, layout.sizes[j], size > buckets)
+            for (i, j), size in zip(fields, full, strict=True)
+            for one in layout.columns_of([i])
+            for other in layout.columns_of([j])
+        ]
+        for name, values in zip(("first", "second", "strides", "hashed"), zip(*members, strict=True), strict=True):
+            self.register_buffer(name, torch.tensor(values), persistent=False)
+
+    def pair_ids(self, ids: Tensor) -> Tensor:
+        """The ids of the pairs (B, C'), a column for each pair of members, -1 where one of the two is unused."""
+        one, other = ids.index_select(1, self.first).long(), ids.index_select(1, self.second).long()
+        places = one * self.strides + other
+        if self.any_hashed:
+            places = torch.where(self.hashed, mixed(places) % self.buckets, places)
+        return torch.where((one < 0) | (other < 0), -1, places) if self.table.layout.has_sets else places
+
+    def forward(self, ids: Tensor) -> Tensor:
+        weights: Tensor = self.table(self.pair_ids(ids))
+        return weights
+
+
+def mixed(x: Tensor) -> Tensor:
+    """Whole numbers spread evenly over 0 to 2^63 - 1, the same everywhere and always (SplitMix64, Steele et al. 2014).
+
+    >>> mixed(torch.tensor([0, 1, 2]))
+    tensor([7070836379803831727, 1227844342346046657, 1682153688901572302])
+    """
+    x = x + _signed(0x9E3779B97F4A7C15)
+    x = (x ^ _shifted(x, 30)) * _signed(0xBF58476D1CE4E5B9)
+    x = (x ^ _shifted(x, 27)) * _signed(0x94D049BB133111EB)
+    return (x ^ _shifted(x, 31)) & (2**63 - 1)
+
+
+def _signed(number: int) -> int:
+    return number - 2**64
+
+
+def _shifted(x: Tensor, places: int) -> Tensor:
+    """x moved right with zeros coming in, also where it is negative."""
+    moved: Tensor = (x >> places) & (2 ** (64 - places) - 1)
+    return moved
