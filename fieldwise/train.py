@@ -251,6 +251,7 @@ def _go_on(model: Model, optimizer: RowOptimizer, config: Config, dataset: Datas
     check_same_ids(encoder, origin)
     assert isinstance(origin.model, Model)
     rows = take_weights(model, encoder.layout, origin.model)
+    _shift_bias(model, origin.calibration.offset - math.log(dataset.negatives_kept))
     before = _optimizer(origin.config, origin.model)
     if not optimizer.understands(before):
         return "the optimiser starts anew: its settings are others than those of the run before"
@@ -258,6 +259,16 @@ def _go_on(model: Model, optimizer: RowOptimizer, config: Config, dataset: Datas
         return "the optimiser starts anew: a bundle alone has no state of it; name the run's folder to keep it"
     optimizer.adopt(before, rows)
     return ""
+
+
+def _shift_bias(model: Model, shift: float) -> None:
+    """Where another share of the negatives is kept than before, all logits are off by the same."""
+    if not shift:
+        return
+    if model.bias is None:
+        raise ConfigError("--continue-from needs the share of negatives of the first data: this model has no bias")
+    with torch.no_grad():
+        model.bias.add_(shift)
 
 
 def _penalised(model: Model, config: Config) -> list[tuple[float, list[Tensor]]]:

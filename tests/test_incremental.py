@@ -340,6 +340,17 @@ def test_growing_changes_no_prediction_of_raw_rows(days: Path, tmp_path: Path) -
     assert np.array_equal(score(model, new_ids), score(old.model, ids))
 
 
+def test_another_share_of_negatives_changes_no_probability(days: Path, tmp_path: Path) -> None:
+    sources = {"train": lambda: iter([rows_of(5, 9)])}
+    known = bundle.load_encoder(days / "one")
+    prepare(sources, tmp_path / "data", "click", keep_negatives=0.25, known=known)
+    with pytest.raises(Killed):
+        train(continued(days / "one"), tmp_path / "data", tmp_path / "two", progress=KillAt(1))
+    found, before = state_of(tmp_path / "two", "000000000000"), bundle.load(days / "one").model
+    # Four times fewer negatives: the odds among the rows that are kept are four times higher.
+    assert float(found["model.linear.bias"] - before.linear.bias) == pytest.approx(np.log(4), abs=1e-5)
+
+
 # What is said and refused.
 
 

@@ -10,13 +10,16 @@ from fieldwise.nn.classifiers import check_sizes
 from fieldwise.nn.embedding import Table
 from fieldwise.nn.interactions import pairs
 
+# Larger than any id. A hash that knew N_j would send old pairs elsewhere when a field grows.
+HASHED_STRIDE = 2**31
+
 
 class PairTable(nn.Module):
     """One weight for each two categories of each pair of fields: ids (B, C) -> (B, P, 1).
 
     Fields i < j have N_i N_j weights, and categories a and b of them that in place a N_j + b. Where these are more
-    than `buckets`, the place is hashed into so many, and some categories share a weight. All lie in one table, so
-    that a step costs what its rows cost. A pair with a set has the mean over its members' pairs.
+    than `buckets`, a and b are hashed into so many, whatever N_j is, and some categories share a weight. All lie in
+    one table, so that a step costs what its rows cost. A pair with a set has the mean over its members' pairs.
     """
 
     first: Tensor
@@ -35,7 +38,7 @@ class PairTable(nn.Module):
         self.any_hashed = max(full) > buckets
         # The members of a pair of fields: each column of the one with each of the other.
         members = [
-            (one, other, layout.sizes[j], size > buckets)
+            (one, other, layout.sizes[j] if size <= buckets else HASHED_STRIDE, size > buckets)
             for (i, j), size in zip(fields, full, strict=True)
             for one in layout.columns_of([i])
             for other in layout.columns_of([j])

@@ -85,7 +85,8 @@ def pair_weights(table: Tensor, layout: Layout, ids: Tensor, buckets: int) -> Te
     found, start = [], 0
     for i, j in pairs(layout.fields):
         size = layout.sizes[i] * layout.sizes[j]
-        places = [a * layout.sizes[j] + b for a in members[i] for b in members[j]]
+        stride = layout.sizes[j] if size <= buckets else 2**31
+        places = [a * stride + b for a in members[i] for b in members[j]]
         if size > buckets:
             places = [hashed(place) % buckets for place in places]
         found.append(add([table[start + place, 0] for place in places]) / len(places))

@@ -56,7 +56,7 @@ def test_the_largest_fields_do_not_overflow() -> None:
     assert sizes == (1000,)
     part = PairTable(Layout.of((LARGEST, LARGEST)), 1000)
     ids = torch.tensor([[LARGEST - 1, LARGEST - 1]], dtype=torch.int32)
-    assert part.pair_ids(ids).tolist() == [[slow.hashed((LARGEST - 1) * LARGEST + LARGEST - 1) % 1000]]
+    assert part.pair_ids(ids).tolist() == [[slow.hashed((LARGEST - 1) * 2**31 + LARGEST - 1) % 1000]]
 
 
 def fitted(name: str) -> tuple[models.Model, float]:
