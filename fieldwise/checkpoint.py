@@ -9,20 +9,23 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fieldwise.errors import BundleError
 from fieldwise.files import whole_folder
 
 
-def save(folder: Path, model: nn.Module, optimizer: Optimizer, progress: dict[str, Any]) -> None:
+def save(
+    folder: Path, model: nn.Module, optimizer: Optimizer, progress: dict[str, Any], average: dict[str, Tensor]
+) -> None:
     """Writes folder/STEP with weights, optimiser state, random state and `progress`, then drops older ones.
 
-    That of the best step stays: a later run may go on from there.
+    That of the best step stays: a later run may go on from there. `average` are the averaged weights, if there are any.
     """
     state = optimizer.state_dict()
     tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
+    tensors |= {f"average.{name}": value for name, value in average.items()}
     plain: dict[str, dict[str, Any]] = {}
     for number, values in state["state"].items():
         for name, value in values.items():
@@ -48,13 +51,15 @@ def drop_others(folder: Path, *steps: int) -> None:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def load(folder: Path, model: nn.Module, optimizer: Optimizer) -> dict[str, Any] | None:
-    """Puts the newest checkpoint back and returns its progress; None where there is none."""
+def load(folder: Path, model: nn.Module, optimizer: Optimizer, average: dict[str, Tensor]) -> dict[str, Any] | None:
+    """Puts the newest checkpoint back, averaged weights too, and returns its progress; None where there is none."""
     found = _newest_first(folder)
     if not found:
         return None
     facts = _facts(found[0])
     tensors = _put(found[0], facts, model, optimizer)
+    for name, value in average.items():
+        value.copy_(tensors[f"average.{name}"])
     torch.set_rng_state(tensors["random"].cpu())
     if "random.cuda" in tensors and torch.cuda.is_available():
         torch.cuda.set_rng_state(tensors["random.cuda"].cpu())
@@ -89,12 +94,10 @@ def _facts(path: Path) -> dict[str, Any]:
     return facts
 
 
-def _put(path: Path, facts: dict[str, Any], model: nn.Module, optimizer: Optimizer) -> dict[str, torch.Tensor]:
+def _put(path: Path, facts: dict[str, Any], model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
     """Loads model and optimiser; returns all tensors of the checkpoint."""
     try:
-        tensors: dict[str, torch.Tensor] = load_file(
-            path / "state.safetensors", device=str(next(model.parameters()).device)
-        )
+        tensors: dict[str, Tensor] = load_file(path / "state.safetensors", device=str(next(model.parameters()).device))
     except (OSError, ValueError, RuntimeError) as error:
         raise _damaged(path, error) from None
     weights = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from fieldwise.incremental import check_same_ids, load_origin, take_weights
 from fieldwise.models import named, options
 from fieldwise.nn.embedding import Table
 from fieldwise.nn.model import Model
-from fieldwise.optim import RowOptimizer, clip, learning_rate, make_optimizer, set_learning_rate
+from fieldwise.optim import Average, RowOptimizer, clip, learning_rate, make_optimizer, set_learning_rate
 from fieldwise.options import check_names
 from fieldwise.pretrain import start_from
 from fieldwise.runs import Progress, Run
@@ -106,9 +107,11 @@ class Network(Run):
         self.note = "" if origin is None else _go_on(self.model, self.optimizer, config, dataset, origin)
         super().__init__(config, dataset, out, resume)
         self.steps = steps_per_epoch(self.part.rows, self.settings.batch_size)
+        epochs = self.settings.average
+        self.average = Average(self.model, epochs, self.steps) if epochs else None
         self.at["losses"] = []  # of the steps since the last line of the log
         if resume and not self.finished:
-            self.at |= checkpoint.load(out / "checkpoint", self.model, self.optimizer) or {}
+            self.at |= checkpoint.load(out / "checkpoint", self.model, self.optimizer, self._averaged) or {}
         self._trim_log()
 
     def fit(self, progress: Progress) -> None:
@@ -127,6 +130,8 @@ class Network(Run):
             for batch in shuffled:
                 loss = self._step(batch)
                 self.at["step"] += 1
+                if self.average:
+                    self.average.follow(self.at["step"])
                 within = self.at["step"] - epoch * self.steps
                 self.at["losses"].append(loss)
                 progress.step(len(batch.labels), loss, epoch + 1)
@@ -192,7 +197,11 @@ class Network(Run):
         return torch.stack(terms).sum() if terms else None
 
     def _evaluate(self, epoch: int) -> dict[str, Any]:
-        """Validation metrics; the best weights so far go to disk, and patience runs out."""
+        """Validation metrics; the best weights so far go to disk, and patience runs out. Averaged, if so set."""
+        with self.average.in_place() if self.average else nullcontext():
+            return self._judge(epoch)
+
+    def _judge(self, epoch: int) -> dict[str, Any]:
         found = self._measured(score(self.model, self.valid.ids))
         better = found["log_loss"] < self.at["best_loss"]
         if better:
@@ -213,7 +222,11 @@ class Network(Run):
         self.at["losses"] = []
 
     def _checkpoint(self) -> None:
-        checkpoint.save(self.out / "checkpoint", self.model, self.optimizer, self.at)
+        checkpoint.save(self.out / "checkpoint", self.model, self.optimizer, self.at, self._averaged)
+
+    @property
+    def _averaged(self) -> dict[str, Tensor]:
+        return self.average.values if self.average else {}
 
     def _take_best(self) -> None:
         self.model.load(self.out / "best.safetensors")

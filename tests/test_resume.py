@@ -83,6 +83,7 @@ def assert_same(one, two):
         {"train.optimizer": "adagrad"},
         {"train.optimizer": "ftrl"},
         {"train.optimizer": "sgd"},
+        {"model.norm": "batch", "train.average": 0.5},
         {"model.norm": "batch", "train.schedule": "cosine", "train.warmup": 5, "train.clip": 1.0},
         {"train.batch_size": 16},  # several steps to a line of the log
     ],

@@ -7,12 +7,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from fieldwise import bundle, metrics
 from fieldwise.config import load_config
 from fieldwise.data.dataset import Dataset
 from fieldwise.data.prepare import Split, prepare
 from fieldwise.data.world import World
 from fieldwise.errors import BundleError, ConfigError, TrainingError
 from fieldwise.models import build
+from fieldwise.scoring import score
 from fieldwise.train import Network, train
 from tests.nn.drawn import drawn
 
@@ -61,6 +63,22 @@ def test_same_seed_same_run_and_another_seed_another(data, tmp_path):
     other = run(data, tmp_path / "c", seed=4)
     assert first["test"] == again["test"]
     assert first["test"]["log_loss"] != other["test"]["log_loss"]
+
+
+def test_an_average_is_what_is_judged_and_kept_and_training_does_not_see_it(data, tmp_path):
+    last = run(data, tmp_path / "last", train__epochs=2, train__lr=0.03)
+    mean = run(data, tmp_path / "mean", train__epochs=2, train__lr=0.03, train__average=1.0)
+    logs = [
+        [json.loads(line) for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
+        for name in ("last", "mean")
+    ]
+    steps = [[e["loss"] for e in log if e["event"] == "train"] for log in logs]
+    assert steps[0] == steps[1]
+    assert last["valid"]["log_loss"] != mean["valid"]["log_loss"]
+    kept = bundle.load(tmp_path / "mean").model
+    part = Dataset.open(data).parts["valid"]
+    loss = metrics.log_loss(part.labels, metrics.sigmoid(score(kept, part.ids)))
+    assert loss == pytest.approx(min(e["log_loss"] for e in logs[1] if e["event"] == "valid"), abs=1e-12)
 
 
 def test_training_stops_when_validation_does_not_improve(data, tmp_path):

@@ -23,16 +23,16 @@ class Batch:
 def batches(
     part: Part, batch_size: int, seed: int, epoch: int, start: int = 0, shuffle_rows: int = 4_000_000
 ) -> Iterator[Batch]:
-    """One epoch's batches from number `start` on; the last may be smaller.
+    """One epoch's batches from number `start` on; the last has half to one and a half times as many rows.
 
     Parts of up to `shuffle_rows` rows are shuffled globally. Larger ones are cut into blocks of that many
     rows, which come in a random order and are shuffled within, so that the disk is read in long stretches.
     """
     waiting = np.empty(0, dtype=np.int64)
-    number = 0
+    number, last = 0, steps_per_epoch(part.rows, batch_size) - 1
     for block in _orders(part.rows, seed, epoch, shuffle_rows):
         waiting = np.concatenate([waiting, block])
-        whole = len(waiting) // batch_size
+        whole = min(len(waiting) // batch_size, last - number)
         for place in range(whole):
             if number >= start:
                 yield _take(part, waiting[place * batch_size : (place + 1) * batch_size])
@@ -43,7 +43,10 @@ def batches(
 
 
 def steps_per_epoch(rows: int, batch_size: int) -> int:
-    return -(-rows // batch_size)
+    """How many batches an epoch has. Fewer rows than half a batch join the one before: alone, a few rows would be
+    a step as long as any other and, worse, a tenth of batch norm's running statistics just before an evaluation."""
+    whole, rest = divmod(rows, batch_size)
+    return whole + (rest > 0 and (not whole or 2 * rest >= batch_size))
 
 
 def _orders(rows: int, seed: int, epoch: int, shuffle_rows: int) -> Iterator[NDArray[np.int64]]:

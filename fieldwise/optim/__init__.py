@@ -1,7 +1,8 @@
-"""Optimisers that touch only the rows of a batch, learning-rate schedules and clipping."""
+"""Optimisers that touch only the rows of a batch, learning-rate schedules, clipping, averaging."""
 
 from fieldwise.optim.adagrad import AdaGrad
 from fieldwise.optim.adam import Adam
+from fieldwise.optim.average import Average
 from fieldwise.optim.clip import clip
 from fieldwise.optim.ftrl import FTRL
 from fieldwise.optim.make import OPTIMIZERS, make_optimizer
@@ -16,6 +17,7 @@ __all__ = [
     "SGD",
     "AdaGrad",
     "Adam",
+    "Average",
     "RowOptimizer",
     "clip",
     "learning_rate",

@@ -31,6 +31,8 @@ def test_every_row_once(rows: int, size: int, block: int, seed: int, epoch: int)
     assert sorted(rows_of(found)) == list(range(rows))
     assert len(found) == steps_per_epoch(rows, size)
     assert all(len(batch.ids) == size for batch in found[:-1])
+    assert len(found) < 2 or size <= 2 * len(found[-1].ids) <= 3 * size
+    assert not found or 2 * len(found[-1].ids) <= 3 * size
 
 
 @given(st.integers(1, 100), SIZES, SIZES, st.integers(0, 9))

@@ -1,0 +1,53 @@
+"""A moving average of the weights: what a model's steps circle around is better than where the last one ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from fieldwise.optim.rows import check
+
+# An update costs one pass over all weights, tables included: so many in an epoch bound it, whatever the step.
+UPDATES_PER_EPOCH = 100
+
+
+class Average:
+    """An exponential moving average, over about `epochs` epochs, of a model's weights and running statistics.
+
+    Update u = 1, 2, ... weighs max(1/u, 1/horizon), the horizon in updates: the plain mean of all so far at first,
+    so that the starting values are gone with the first. It holds a second copy of the weights.
+    """
+
+    def __init__(self, model: nn.Module, epochs: float, steps_per_epoch: int) -> None:
+        check(epochs > 0, "an average needs a positive number of epochs", epochs)
+        self.every = max(1, steps_per_epoch // UPDATES_PER_EPOCH)
+        self.horizon = epochs * steps_per_epoch / self.every
+        self.live = {name: value for name, value in model.state_dict().items() if value.is_floating_point()}
+        self.values = {name: value.clone() for name, value in self.live.items()}
+
+    @torch.no_grad()
+    def follow(self, step: int) -> None:
+        """Takes in the weights as they are after that step (1 is the first); not after each, where steps are many."""
+        number, between = divmod(step, self.every)
+        if not between:
+            weight = max(1 / number, 1 / self.horizon)
+            torch._foreach_lerp_(list(self.values.values()), list(self.live.values()), weight)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Within, the model has the averaged weights; afterwards its own again, to the bit."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for name, value in self.live.items():
+            own = value.clone()
+            value.copy_(self.values[name])
+            self.values[name].copy_(own)
