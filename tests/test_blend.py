@@ -364,6 +364,17 @@ def test_prepared_folders_that_moved_are_named_in_any_order(runs, blended, tmp_p
         assert found["test"] == json.loads((blended / "report.json").read_text())["test"]
 
 
+def test_weights_can_be_fitted_to_the_rows_of_a_later_day(runs, tmp_path):
+    """A folder that was prepared with --continue-from and brought no new id has the same encoder, and other rows."""
+    later, rows = tmp_path / "later", rows_of(runs.log)
+    formats.write(tmp_path / "new.csv", iter([rows.slice(0, 200)]), lambda step, count: None)
+    arguments = ("--continue-from", runs.fm, "--split", "0.1,0.5,0.4", "--out", later)
+    assert cli_run("prepare", tmp_path / "new.csv", *arguments) == 0
+    found = blend([runs.fm, runs.trees], tmp_path / "out", data=[later])
+    assert found["valid"]["rows"] == Dataset.open(later).parts["valid"].rows
+    assert [member["data"] for member in found["members"]] == [str(later)] * 2
+
+
 def test_what_is_there_is_replaced_only_with_force_and_only_a_blend(runs, blended, tmp_path):
     out = tmp_path / "run"
     shutil.copytree(blended, out)
