@@ -80,10 +80,10 @@ FILES: list[tuple[str, str | bytes, str]] = [
     ("a.csv", "click,click\n0,1\n", "must name each column once, found 'click' 2 times"),
     (
         "a.csv.gz",
-        gzip.compress(np.random.default_rng(0).bytes(9999).hex("\n", 1).encode())[:9000],
+        gzip.compress(np.random.default_rng(0).bytes(9999).hex("\n", 1).encode(), mtime=0)[:9000],
         "damaged or cut off",
     ),
-    ("a.csv.gz", gzip.compress(GOOD.encode())[:15], "cannot read the file"),
+    ("a.csv.gz", gzip.compress(GOOD.encode(), mtime=0)[:15], "cannot read the file"),
     ("a.parquet", "PAR1", "not a readable parquet file"),
     ("a.libsvm", "1 3\n", "expected feature:value, found '3' (FILE, line 1)"),
     ("a.docx", GOOD, "a file must end in .csv, .tsv, .txt, .parquet, .libsvm or .libffm"),
