@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,39 +21,66 @@ from fieldwise.data.encoder import Encoder
 from fieldwise.data.schema import Layout, Schema
 from fieldwise.errors import BundleError
 from fieldwise.files import whole_folder
+from fieldwise.members import Blend, JoinedEncoder, JoinedSchema, Member
 from fieldwise.models import build
 from fieldwise.nn.model import Model
 from fieldwise.scoring import Scorer
 from fieldwise.trees import Trees
 
 FORMAT = 1
+# Where the members of a blend lie in its bundle.
+MEMBERS = "members"
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """What a bundle folder holds, opened."""
+    """What a bundle folder holds, opened; that of a blend has the bundles of its members in `members`."""
 
     path: Path
     config: Config
     schema: Schema
-    encoder: Encoder
+    encoder: Encoder | JoinedEncoder
     model: Scorer
     calibration: Calibration
     metrics: dict[str, Any]
+    members: tuple[Bundle, ...] = ()
+
+    @property
+    def own_encoder(self) -> Encoder:
+        """The encoder of a model that is no blend of models with several."""
+        if not isinstance(self.encoder, Encoder):
+            raise _several_encoders(self.path)
+        return self.encoder
+
+    def encoded(self, folder: Path) -> bool:
+        """Whether the encoder of a prepared folder or a bundle is this one's, so that their ids mean the same."""
+        if self.members:
+            return all(member.encoded(folder) for member in self.members)
+        if folder == self.path:
+            return True
+        # Some of what makes ids is in the schema alone, such as the number of hash buckets.
+        ours, theirs = ((s.fields, s.history) for s in (self.schema, Schema.load(folder / "schema.toml")))
+        return ours == theirs and _contents(self.path / "encoder") == _contents(folder / "encoder")
 
 
 def write(
-    out: Path, config: Config, data: Path, model: Scorer, calibration: Calibration, metrics: dict[str, Any]
+    out: Path,
+    config: Config,
+    sources: Mapping[str, Path],
+    model: Scorer,
+    calibration: Calibration,
+    metrics: dict[str, Any],
 ) -> None:
-    """Writes the bundle of a trained model; `data` is the prepared folder with schema and encoder."""
+    """Writes the bundle of a trained model; `sources` are the files and folders that it takes over, by their names."""
     with whole_folder(out, "bundle.json", force=True) as work:
         model.save(work / model.file)
-        shutil.copyfile(data / "schema.toml", work / "schema.toml")
-        shutil.copytree(data / "encoder", work / "encoder")
+        for name, source in sources.items():
+            (work / name).parent.mkdir(exist_ok=True)
+            (shutil.copytree if source.is_dir() else shutil.copyfile)(source, work / name)
         (work / "config.toml").write_text(config.to_toml(), encoding="utf-8")
         _write_json(work / "calibration.json", calibration.to_json())
         _write_json(work / "metrics.json", metrics)
-        files = sorted(path for path in work.rglob("*") if path.is_file())
+        files = sorted(path for path in work.rglob("*") if path.is_file() and _is_own(path.relative_to(work)))
         facts = {
             "format": FORMAT,
             "fieldwise": fieldwise.__version__,
@@ -75,21 +103,49 @@ def locate(path: Path) -> Path:
 def load(path: Path) -> Bundle:
     """Opens the bundle of a run or a bundle folder, after checking that every file is whole."""
     folder = _checked(path)
+    members: tuple[Bundle, ...] = ()
+    schema: Schema
+    encoder: Encoder | JoinedEncoder
+    model: Scorer
     try:
         config = config_from(tomllib.loads((folder / "config.toml").read_text(encoding="utf-8")), str(folder))
-        schema = Schema.load(folder / "schema.toml")
-        encoder = Encoder.load(folder / "encoder", schema)
-        model = build_model(config, encoder.layout)
+        if (folder / Blend.file).is_file():
+            members = tuple(load(folder / name) for name in member_names(len(config.options["members"])))
+            schema, encoder, model = joined(members)
+        else:
+            schema = Schema.load(folder / "schema.toml")
+            encoder = Encoder.load(folder / "encoder", schema)
+            model = build_model(config, encoder.layout)
         model.load(folder / model.file)
     except (OSError, tomllib.TOMLDecodeError, SafetensorError, RuntimeError, KeyError) as error:
         raise BundleError(f"the bundle is damaged: {str(error).splitlines()[0]} ({folder})") from None
     calibration = Calibration.from_json(_read_json(folder / "calibration.json"))
-    return Bundle(folder, config, schema, encoder, model, calibration, _read_json(folder / "metrics.json"))
+    return Bundle(folder, config, schema, encoder, model, calibration, _read_json(folder / "metrics.json"), members)
+
+
+def member_names(count: int) -> list[str]:
+    """Where the members lie in the bundle of a blend; each is a whole bundle."""
+    return [f"{MEMBERS}/{number}" for number in range(count)]
+
+
+def joined(members: Sequence[Bundle]) -> tuple[Schema, Encoder | JoinedEncoder, Blend]:
+    """Schema, encoder and plain blend of several models; members with the same encoder read the same ids."""
+    alike = [next(other for other in members if other.encoded(member.path)) for member in members]
+    encoders = list(dict.fromkeys(one.own_encoder for one in alike))
+    encoder = JoinedEncoder(encoders) if len(encoders) > 1 else encoders[0]
+    columns = encoder.columns if isinstance(encoder, JoinedEncoder) else [slice(None)]
+    parts = [
+        Member(member.model, columns[encoders.index(one.own_encoder)], member.calibration.offset)
+        for member, one in zip(members, alike, strict=True)
+    ]
+    return JoinedSchema.of([member.schema for member in members]), encoder, Blend(parts)
 
 
 def load_encoder(path: Path) -> Encoder:
     """The encoder of a run or a bundle folder, without its model."""
     folder = _checked(path)
+    if (folder / Blend.file).is_file():
+        raise _several_encoders(folder)
     return Encoder.load(folder / "encoder", Schema.load(folder / "schema.toml"))
 
 
@@ -113,6 +169,19 @@ def _checked(path: Path) -> Path:
 def build_model(config: Config, layout: Layout) -> Model | Trees:
     """The model that a config describes, over these fields."""
     return build(config.model, layout, config.options)
+
+
+def _several_encoders(folder: Path) -> BundleError:
+    return BundleError(f"a blend has the encoders of its members; name one of them, such as {folder / MEMBERS / '0'}")
+
+
+def _is_own(file: Path) -> bool:
+    """Whether a bundle answers for a file; members answer for theirs, and it for their bundle.json."""
+    return file.parts[0] != MEMBERS or file.name == "bundle.json"
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
 def _digest(path: Path) -> str:

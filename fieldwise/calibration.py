@@ -67,8 +67,8 @@ def fit(
         return Calibration(offset=offset)
     x = np.asarray(logits, dtype=np.float64) + offset
     if kind in ("shift", "platt"):
-        slope, shift = _newton(x, y, w, scale=kind == "platt")
-        return Calibration(kind, slope, shift, offset=offset)
+        slope, shift = _newton(x[None], y, w, np.ones(1), RIDGE_ROWS, scale=kind == "platt")
+        return Calibration(kind, float(slope[0]), shift, offset=offset)
     from sklearn.isotonic import IsotonicRegression
 
     curve = IsotonicRegression(y_min=1e-6, y_max=1 - 1e-6, out_of_bounds="clip").fit(sigmoid(x), y, sample_weight=w)
@@ -76,33 +76,54 @@ def fit(
     return Calibration(kind, 1.0, 0.0, *bends, offset)
 
 
+def stack(labels: NDArray[Any], logits: NDArray[Any], weights: NDArray[Any] | None = None) -> tuple[Floats, float]:
+    """Weights (K,) of 0 or more and a shift for the logits (K, n) of several models, of least log loss on these rows.
+
+    Weights are drawn to the plain average 1 / K as if that were the standard deviation of what they may be; they are
+    the plain average where one class is missing.
+    """
+    x, y = np.asarray(logits, dtype=np.float64), np.asarray(labels, dtype=np.float64)
+    w = np.ones(len(y)) if weights is None else np.asarray(weights, dtype=np.float64)
+    plain = np.full(len(x), 1 / len(x))
+    if not (w * y).sum() or not (w * (1 - y)).sum():
+        return plain, 0.0
+    return _newton(x, y, w, plain, ridge=float(len(x)) ** 2)
+
+
 # A slope is drawn to 1 as if so many rows spoke for it: a handful of separable rows must not make it infinite.
 RIDGE_ROWS = 1.0
 
 
-def _newton(x: Floats, y: Floats, w: Floats, scale: bool) -> tuple[float, float]:
-    """Slope and shift of least log loss, by Newton's method with halved steps; the shift alone where the slope
-    would be negative, which would turn the ranking round."""
-    ridge = np.array([0.0, RIDGE_ROWS])
+def _newton(x: Floats, y: Floats, w: Floats, middle: Floats, ridge: float, scale: bool = True) -> tuple[Floats, float]:
+    """Weights (K,) of 0 or more for the rows of x (K, n), and the shift, of least log loss, by Newton's method with
+    halved steps. Weights are drawn to `middle`, and stay there without `scale` and where all of them would be 0: a
+    model that falls is not turned round."""
+    inputs = np.vstack([np.ones_like(y), x])
+    # The shift is the first of what is sought, free of all bounds.
+    least = np.array([-np.inf, *np.zeros(len(x))])
+    goal, pull = np.array([0.0, *middle]), np.array([0.0, *np.full(len(x), ridge)])
 
     def loss(at: Floats) -> float:
-        logits = at[0] + at[1] * x
-        return float((w * (np.logaddexp(0, logits) - y * logits)).sum() + (ridge * (at - [0, 1]) ** 2).sum() / 2)
+        logits = at @ inputs
+        return float((w * (np.logaddexp(0, logits) - y * logits)).sum() + (pull * (at - goal) ** 2).sum() / 2)
 
     # Starting where the mean logit is the base rate's log-odds keeps the first step short.
-    at = np.array([np.log((w * y).sum() / (w * (1 - y)).sum()) - np.average(x, weights=w), 1.0])
-    inputs = np.stack([np.ones_like(x), x])
+    at = goal.copy()
+    at[0] = np.log((w * y).sum() / (w * (1 - y)).sum()) - np.average(middle @ x, weights=w)
     for _ in range(100):
-        p = sigmoid(at[0] + at[1] * x)
-        gradient = inputs @ (w * (p - y)) + ridge * (at - [0, 1])
-        hessian = (inputs * (w * p * (1 - p))) @ inputs.T + np.diag(ridge + 1e-9)
-        step = np.linalg.solve(hessian, gradient) if scale else np.array([gradient[0] / hessian[0, 0], 0.0])
+        p = sigmoid(at @ inputs)
+        gradient = inputs @ (w * (p - y)) + pull * (at - goal)
+        # A weight at 0 that would fall further waits there.
+        free = np.array([True, *((at[1:] > 0) | (gradient[1:] < 0))]) if scale else least < 0
+        hessian = (inputs * (w * p * (1 - p))) @ inputs.T + np.diag(pull + 1e-9)
+        step = np.zeros_like(at)
+        step[free] = np.linalg.solve(hessian[np.ix_(free, free)], gradient[free])
         size, before = 1.0, loss(at)
-        while loss(at - size * step) > before and size > 1e-12:
+        while loss(np.maximum(at - size * step, least)) > before and size > 1e-12:
             size /= 2
-        at = at - size * step
-        if np.abs(size * step).max() < 1e-10:
+        last, at = at, np.maximum(at - size * step, least)
+        if np.abs(at - last).max() < 1e-10:
             break
-    if at[1] <= 0:
-        return _newton(x, y, w, scale=False)
-    return float(at[1]), float(at[0])
+    if not at[1:].any():
+        return _newton(x, y, w, middle, ridge, scale=False)
+    return at[1:], float(at[0])

@@ -24,6 +24,7 @@ from fieldwise.console import (
     print_groups,
     print_json,
     print_metrics,
+    print_report,
     print_study,
     say,
 )
@@ -219,10 +220,39 @@ def train(
     if json:
         print_json(report)
         return
-    part = "test" if "test" in report else "valid"
-    print_metrics(f"{report['model']} on {part} rows", report[part])
-    say(f"run: {folder}  bundle: {folder / 'bundle'}")
-    say(f"next: fieldwise predict {folder} FILE -o predictions.csv")
+    print_report(report, folder)
+
+
+@app.command()
+def blend(
+    members: Annotated[list[Path], typer.Argument(help="Runs or bundles, such as one of trees and one of a PNN.")],
+    folder: Annotated[Path, typer.Option("--out", help="The run folder to write.")],
+    data: Annotated[
+        list[Path] | None, typer.Option(help="A member's prepared folder, where it is not the one it was trained on.")
+    ] = None,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="The same weight for all; only the calibration is fitted.")
+    ] = False,
+    calibration: Annotated[str, typer.Option(help="none, shift, platt or isotonic.")] = "platt",
+    device: str = "cpu",
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Combine the logits of trained models, weighted by what validation rows say; leaves a run folder with a bundle.
+
+    Example: `fieldwise blend runs/gbdt runs/pin --out runs/blend`
+    """
+    from fieldwise import blend as room
+
+    with counting("blending", json):
+        report = room.blend(members, folder, data or (), plain, calibration, device, force)
+    if json:
+        print_json(report)
+        return
+    for member in report["members"]:
+        place = f"{member['model']} ({member['run']})"
+        say(f"weight {member['weight']:.4f}  {place}, validation log loss {member['log_loss']:.5f} before calibration")
+    print_report(report, folder)
 
 
 @app.command()

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -58,6 +59,14 @@ def print_metrics(title: str, found: dict[str, Any]) -> None:
     for key, word in words.items():
         value = "not defined on one class" if found[key] is None else f"{found[key]:.5f}"
         say(f"  {word:26} {value}")
+
+
+def print_report(report: dict[str, Any], run: Path) -> None:
+    """How good a finished run is on held-out rows, where it is, and what to do with it."""
+    part = "test" if "test" in report else "valid"
+    print_metrics(f"{report['model']} on {part} rows", report[part])
+    say(f"run: {run}  bundle: {run / 'bundle'}")
+    say(f"next: fieldwise predict {run} FILE -o predictions.csv")
 
 
 def print_groups(found: dict[str, Any]) -> None:

@@ -57,14 +57,14 @@ def load_origin(config: Config) -> Bundle:
 def check_same_ids(encoder: Encoder, origin: Bundle) -> None:
     """Every id of the origin must mean the same in the new data; there may be more."""
     way_out = f"prepare the new rows with `fieldwise prepare ... --continue-from {origin.path}`"
-    ours, theirs = (one.names for one in (encoder, origin.encoder))
+    ours, theirs = (one.names for one in (encoder, origin.own_encoder))
     if ours != theirs:
         odd = next((name for name in [*theirs, *ours] if (name in ours) != (name in theirs)), "")
         found = f"'{odd}' is a field of one of them alone" if odd else "found them in another order"
         raise ConfigError(f"--continue-from needs the fields of the first data, {found}; {way_out}")
-    if encoder.schema.history != origin.schema.history or encoder.trees != origin.encoder.trees:
+    if encoder.schema.history != origin.schema.history or encoder.trees != origin.own_encoder.trees:
         raise ConfigError(f"--continue-from needs the history and the trees of the first data; {way_out}")
-    for code, old in zip(encoder.codes, origin.encoder.codes, strict=True):
+    for code, old in zip(encoder.codes, origin.own_encoder.codes, strict=True):
         kept = [(one.field, one.width, one.first_size or one.size) for one in (code, old)]
         same = kept[0] == kept[1] and np.array_equal(code.thresholds, old.thresholds)
         # Ids follow the order of the vocabulary.

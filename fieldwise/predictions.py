@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -51,5 +51,20 @@ class Predictions:
 
     def same_rows(self, other: Predictions) -> bool:
         """Whether both are of the same rows, as far as labels and weights tell."""
-        pairs: list[tuple[Any, Any]] = [(self.labels, other.labels), (self.weights, other.weights)]
-        return self.part == other.part and all(np.array_equal(one, two) for one, two in pairs)
+        return self.part == other.part and same_rows(self, other)
+
+
+class Labelled(Protocol):
+    """Rows with labels (n,) and, where they are weighted, weights (n,)."""
+
+    @property
+    def labels(self) -> NDArray[np.uint8]: ...
+
+    @property
+    def weights(self) -> NDArray[np.float32] | None: ...
+
+
+def same_rows(one: Labelled, other: Labelled) -> bool:
+    """Whether both are the same rows in the same order, as far as labels and weights tell."""
+    pairs: list[tuple[Any, Any]] = [(one.labels, other.labels), (one.weights, other.weights)]
+    return all(np.array_equal(ours, theirs) for ours, theirs in pairs)

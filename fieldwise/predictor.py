@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fieldwise import bundle, metrics
 from fieldwise.data.dataset import Dataset
-from fieldwise.data.encoder import as_number
+from fieldwise.data.encoder import Encoder, as_number
 from fieldwise.data.formats import as_table
 from fieldwise.data.prepare import read_labels, read_weights
 from fieldwise.data.schema import Schema
@@ -96,9 +96,10 @@ class Predictor:
             raise BundleError(
                 f"the prepared folder has no part '{part}'; it has: {', '.join(dataset.parts)} ({folder})"
             )
-        if _files(self.bundle.path / "encoder") != _files(folder / "encoder"):
+        encoder = self.encoder
+        if not isinstance(encoder, Encoder) or not self.bundle.encoded(folder):
             raise BundleError(f"the folder was prepared with another encoder; evaluate the raw file instead ({folder})")
-        field = self._field(by, folder) if by else None
+        field = _field(encoder, by, folder) if by else None
         rows = dataset.parts[part]
         probabilities = self.probabilities(rows.ids)
         found = metrics.evaluate(rows.labels, probabilities, rows.weights)
@@ -106,17 +107,7 @@ class Predictor:
             return found
         ids = np.asarray(rows.ids[:, dataset.layout.columns_of([field])[0]])
         grouped = metrics.evaluate_by(rows.labels, probabilities, ids, rows.weights)
-        return found | {"by": _with_names(grouped, by, lambda group: self.encoder.value_of(field, group))}
-
-    def _field(self, name: str, folder: Path) -> int:
-        """The number of the field to group by, which must have one id in each row."""
-        if name not in self.encoder.names:
-            known = ", ".join(self.encoder.names)
-            raise DataError(f"a prepared folder knows only its fields, {known}; found --by {name} ({folder})")
-        number = self.encoder.names.index(name)
-        if self.encoder.layout.widths[number] > 1:
-            raise DataError(f"rows are grouped by a field of one value, found the set '{name}' ({folder})")
-        return number
+        return found | {"by": _with_names(grouped, by, lambda group: encoder.value_of(field, group))}
 
 
 class Groups:
@@ -159,5 +150,12 @@ def _by_number(text: str) -> tuple[float, str]:
     return (math.inf if number is None or number != number else number, text)
 
 
-def _files(folder: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in folder.iterdir()}
+def _field(encoder: Encoder, name: str, folder: Path) -> int:
+    """The number of the field to group by, which must have one id in each row."""
+    if name not in encoder.names:
+        known = ", ".join(encoder.names)
+        raise DataError(f"a prepared folder knows only its fields, {known}; found --by {name} ({folder})")
+    number = encoder.names.index(name)
+    if encoder.layout.widths[number] > 1:
+        raise DataError(f"rows are grouped by a field of one value, found the set '{name}' ({folder})")
+    return number

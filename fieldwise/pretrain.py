@@ -24,12 +24,12 @@ def start_from(model: Model, encoder: Encoder, source: Bundle) -> list[str]:
         raise ConfigError(f"--init-from needs a run with embeddings, such as fm, found {source.config.model}")
     if not isinstance(model.embedding, Embedding):
         raise ConfigError("--init-from needs a model with embeddings, found one without")
-    order = _same_fields(encoder, source.encoder)
+    order = _same_fields(encoder, source.own_encoder)
     copied = ["v"]
-    _copy_table(_only_table(model), _only_table(source.model), order, encoder, source.encoder)
+    _copy_table(_only_table(model), _only_table(source.model), order, encoder, source.own_encoder)
     if model.linear is not None and source.model.linear is not None:
         copied.append("w")
-        _copy_table(model.linear.weights, source.model.linear.weights, order, encoder, source.encoder)
+        _copy_table(model.linear.weights, source.model.linear.weights, order, encoder, source.own_encoder)
         if model.linear.bias is not None and source.model.linear.bias is not None:
             copied.append("b")
             model.linear.bias.copy_(source.model.linear.bias)

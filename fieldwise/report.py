@@ -316,10 +316,27 @@ def settings(named: Mapping[str, Run]) -> str:
     """Every setting of each run, and the command that trains it again."""
     boxes = []
     for name, run in named.items():
-        data, config = str(run.report.get("data", "DATA")), str(run.path / "config.toml")
-        again = shlex.join(["fieldwise", "train", data, "--model", run.model, "--config", config, "--out", "RUN"])
         boxes.append(
             f"<details><summary>{escape(name)}</summary><pre>{escape(run.config)}</pre>"
-            f"<p>Train it again: <code>{escape(again)}</code></p></details>"
+            f"{_members(run)}<p>Train it again: <code>{escape(shlex.join(_again(run)))}</code></p></details>"
         )
     return "<h2>Settings</h2>\n" + "\n".join(boxes)
+
+
+def _members(run: Run) -> str:
+    """What a blend is made of; nothing for other runs."""
+    named = [f"{member['model']} {member['weight']:.3f}" for member in run.report.get("members", ())]
+    return f"<p>Members and their weights: {escape(', '.join(named))}.</p>" if named else ""
+
+
+def _again(run: Run) -> list[str]:
+    """The command that leaves such a run."""
+    if "members" in run.report:
+        members = [str(member["run"]) for member in run.report["members"]]
+        folders = dict.fromkeys(str(member["data"]) for member in run.report["members"])
+        named = [word for folder in folders for word in ("--data", folder)]
+        settings = tomllib.loads(run.config)
+        more = [*(["--plain"] if settings["model"]["plain"] else []), "--calibration", settings["train"]["calibration"]]
+        return ["fieldwise", "blend", *members, *named, *more, "--out", "RUN"]
+    data = str(run.report.get("data", "DATA"))
+    return ["fieldwise", "train", data, "--model", run.model, "--config", str(run.path / "config.toml"), "--out", "RUN"]

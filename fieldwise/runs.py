@@ -98,7 +98,7 @@ class Run:
         rows = epochs * self.part.rows + within * self.settings.batch_size
         return {"step": self.at["step"], "rows": rows}
 
-    def _measured(self, logits: NDArray[np.float32]) -> dict[str, Any]:
+    def _measured(self, logits: NDArray[np.floating[Any]]) -> dict[str, Any]:
         found = metrics.evaluate(self.valid.labels, metrics.sigmoid(logits + self.offset), self.valid.weights)
         found.pop("reliability")
         return found
@@ -122,17 +122,7 @@ class Run:
         valid = self.valid
         logits = score(self.model, valid.ids)
         fitted = calibration.fit(self.settings.calibration, valid.labels, logits, valid.weights, self.offset)
-        report: dict[str, Any] = {
-            "model": self.config.model,
-            "parameters": self.model.size,
-            "rows_per_s": self._place()["rows"] / max(self.at["seconds"], 1e-9),
-            "seconds": self.at["seconds"],
-            "epochs": -(-self.at["step"] // self.steps),
-            "best_epoch": -(-self.at["best_step"] // self.steps),
-            "seed": self.config.seed,
-            "data": str(self.dataset.path),
-            "calibration": fitted.kind,
-        }
+        report = self._facts() | {"calibration": fitted.kind}
         held_out = [name for name in ("valid", "test") if name in self.dataset.parts]
         for name in held_out:
             part = self.dataset.parts[name]
@@ -142,12 +132,29 @@ class Run:
                 Predictions(name, part.labels, probabilities.astype(np.float32), part.weights).save(self.out)
         if self.dataset.layout.fields > 1:
             report["pair_strength"] = self._pair_strength(valid)
-        bundle.write(self.out / "bundle", self.config, self.dataset.path, self.model, fitted, report)
+        bundle.write(self.out / "bundle", self.config, self._sources(), self.model, fitted, report)
         with whole_file(self.out / "report.json") as file:
             file.write_text(json.dumps(report, indent=1), encoding="utf-8")
         (self.out / "DONE").touch()
         self._tidy()
         return report
+
+    def _facts(self) -> dict[str, Any]:
+        """What the report says of the run beside its metrics."""
+        return {
+            "model": self.config.model,
+            "parameters": self.model.size,
+            "rows_per_s": self._place()["rows"] / max(self.at["seconds"], 1e-9),
+            "seconds": self.at["seconds"],
+            "epochs": -(-self.at["step"] // self.steps),
+            "best_epoch": -(-self.at["best_step"] // self.steps),
+            "seed": self.config.seed,
+            "data": str(self.dataset.path),
+        }
+
+    def _sources(self) -> dict[str, Path]:
+        """What the bundle takes over from elsewhere, by its name there."""
+        return {name: self.dataset.path / name for name in ("schema.toml", "encoder")}
 
     def _tidy(self) -> None:
         """Removes what only an unfinished run needs."""

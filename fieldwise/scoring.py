@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,7 +26,7 @@ class Scorer(Protocol):
     def size(self) -> int:
         """How many numbers it learnt: a network's parameters, the leaves of trees."""
 
-    def logits(self, ids: NDArray[np.int32]) -> NDArray[np.float32]: ...
+    def logits(self, ids: NDArray[np.int32]) -> NDArray[np.floating[Any]]: ...
 
     def to(self, device: Any) -> Any: ...
 
@@ -45,7 +46,13 @@ def device_of(name: str) -> torch.device:
     return torch.device(name)
 
 
-def score(model: Scorer, ids: NDArray[np.int32], rows: int = SCORE_ROWS) -> NDArray[np.float32]:
+def score(model: Scorer, ids: NDArray[np.int32], rows: int = SCORE_ROWS) -> NDArray[np.floating[Any]]:
     """Logits of all rows: ids (n, C) -> (n,)."""
-    parts = [model.logits(np.array(ids[first : first + rows])) for first in range(0, len(ids), rows)]
-    return np.concatenate(parts) if parts else np.empty(0, dtype=np.float32)
+    return in_batches(model.logits, ids, rows) if len(ids) else np.empty(0, dtype=np.float32)
+
+
+def in_batches(
+    logits: Callable[[NDArray[np.int32]], NDArray[np.floating[Any]]], ids: NDArray[np.int32], rows: int = SCORE_ROWS
+) -> NDArray[np.floating[Any]]:
+    """What a function of ids (n, C) gives for all rows, its last axis: (n,), or (K, n)."""
+    return np.concatenate([logits(np.array(ids[first : first + rows])) for first in range(0, len(ids), rows)], axis=-1)

@@ -1,0 +1,161 @@
+"""Several trained models as one: their logits, weighted by what validation rows say, in a run folder like any other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldwise import bundle, calibration, metrics
+from fieldwise.bundle import Bundle
+from fieldwise.config import Config, TrainSettings
+from fieldwise.data.dataset import Dataset, Part
+from fieldwise.data.encoder import Encoder
+from fieldwise.errors import BundleError, ConfigError
+from fieldwise.files import whole_folder
+from fieldwise.members import Blend, JoinedEncoder, JoinedIds
+from fieldwise.predictions import same_rows
+from fieldwise.runs import Progress, Run
+from fieldwise.scoring import device_of, in_batches
+
+NAME = "blend"
+
+
+def blend(
+    sources: Sequence[Path],
+    out: Path,
+    data: Sequence[Path] = (),
+    plain: bool = False,
+    calibrated: str = "platt",
+    device: str = "cpu",
+    force: bool = False,
+) -> dict[str, Any]:
+    """Blends runs or bundles into a run folder and returns its report; a blend among them stands for its members.
+
+    `data` are the prepared folders of the members, in any order, where they are no longer those that they were trained
+    on; `plain` gives all members the same weight.
+    """
+    opened = [bundle.load(source) for source in sources]
+    paths = {one.path: source for one, source in zip(opened, sources, strict=True)}
+    members = [member for one in opened for member in one.members or (one,)]
+    if len(members) < 2:
+        raise ConfigError(f"a blend takes at least two runs or bundles, found {len(members)}")
+    _check_labels(members)
+    datasets = [_rows_of(member, data) for member in members]
+    named = [str(paths.get(member.path, member.path)) for member in members]
+    settings = TrainSettings(calibration=calibrated)
+    config = Config(NAME, {"members": tuple(named), "plain": plain}, settings, device=device)
+    with whole_folder(out, f"bundle/{Blend.file}", force) as work:
+        run = Blending(config, members, datasets, work)
+        run.fit(Progress())
+        return run.finish()
+
+
+class Blending(Run):
+    """The fit of a blend's weights. What it learns from are validation rows: members have learnt the training rows."""
+
+    model: Blend
+    steps = 1
+
+    def __init__(self, config: Config, members: Sequence[Bundle], datasets: Sequence[Dataset], out: Path) -> None:
+        schema, encoder, self.model = bundle.joined(members)
+        self.model.to(device_of(config.device))
+        self.members, self.datasets = members, datasets
+        first = datasets[0]
+        rows = {part: _joined(encoder, members, datasets, part) for part in _held_out(datasets)}
+        prints = "-".join(dataset.fingerprint for dataset in datasets)
+        parts = {"train": rows["valid"], **rows}
+        joined = Dataset(first.path, schema, encoder.layout, parts, prints, encoder.names)
+        super().__init__(config, joined, out, resume=False)
+
+    def fit(self, progress: Progress) -> None:
+        began, valid = time.monotonic(), self.valid
+        logits = in_batches(self.model.each, valid.ids)
+        if not self.config.options["plain"]:
+            self.model.weights, self.model.shift = calibration.stack(valid.labels, logits, valid.weights)
+        self.losses = [metrics.log_loss(valid.labels, metrics.sigmoid(own), valid.weights) for own in logits]
+        self.at["seconds"] = time.monotonic() - began
+        for fact in self._members():
+            self._log({"event": "member", **fact})
+
+    def _take_best(self) -> None:
+        """There is one fit, and it is the best."""
+
+    def _facts(self) -> dict[str, Any]:
+        unknown = dict.fromkeys(("rows_per_s", "epochs", "best_epoch"))
+        return super()._facts() | unknown | {"members": self._members(), "shift": self.model.shift}
+
+    def _members(self) -> list[dict[str, Any]]:
+        """What each member is, where it came from, its weight, and its own validation log loss before calibration."""
+        return [
+            {"run": run, "model": member.config.model, "data": str(rows.path), "weight": weight, "log_loss": loss}
+            for run, member, rows, weight, loss in zip(
+                self.config.options["members"],
+                self.members,
+                self.datasets,
+                self.model.weights.tolist(),
+                self.losses,
+                strict=True,
+            )
+        ]
+
+    def _sources(self) -> dict[str, Path]:
+        return dict(zip(bundle.member_names(len(self.members)), [one.path for one in self.members], strict=True))
+
+
+def _check_labels(members: Sequence[Bundle]) -> None:
+    first = members[0]
+    for member in members[1:]:
+        if member.schema.label != first.schema.label:
+            found = f"'{first.schema.label}' ({first.path}) and '{member.schema.label}' ({member.path})"
+            raise ConfigError(f"members of a blend predict the same label, found {found}")
+
+
+def _rows_of(member: Bundle, data: Sequence[Path]) -> Dataset:
+    """The prepared folder of a member: the one it was trained on, or the first of those given that has its ids."""
+    folders = list(data) or [Path(str(member.metrics.get("data", "")))]
+    for folder in folders:
+        if (folder / "data.json").is_file() and member.encoded(folder):
+            return Dataset.open(folder)
+    named = ", ".join(map(str, folders))
+    raise BundleError(
+        f"none of the folders {named} is prepared with the encoder of {member.path}; name its own with --data"
+        if data
+        else f"the prepared folder {named} of {member.path} is gone or has changed; name it with --data"
+    )
+
+
+def _held_out(datasets: Sequence[Dataset]) -> list[str]:
+    """The held-out parts that all members have, after a check that they are the same rows."""
+    first = datasets[0]
+    shared = [part for part in ("valid", "test") if all(part in dataset.parts for dataset in datasets)]
+    if "valid" not in shared:
+        lacks = next(dataset.path for dataset in datasets if "valid" not in dataset.parts)
+        raise BundleError(f"a blend needs validation rows to be fitted on, found none ({lacks})")
+    for part in shared:
+        ours = first.parts[part]
+        for dataset in datasets[1:]:
+            theirs = dataset.parts[part]
+            if not same_rows(ours, theirs):
+                counts = f"{ours.rows:,} and {theirs.rows:,} rows"
+                found = "other labels or weights" if ours.rows == theirs.rows else counts
+                where = f"part '{part}' of {first.path} and {dataset.path}"
+                raise BundleError(f"members need the same held-out rows in one order, found {found} ({where})")
+    return shared
+
+
+def _joined(
+    encoder: Encoder | JoinedEncoder, members: Sequence[Bundle], datasets: Sequence[Dataset], name: str
+) -> Part:
+    """A part's rows as the blend reads them."""
+    part = datasets[0].parts[name]
+    if isinstance(encoder, Encoder):
+        return part
+    rows = {id(member.encoder): dataset for member, dataset in zip(members, datasets, strict=True)}
+    ids = JoinedIds(encoder, [rows[id(own)].parts[name].ids for own in encoder.encoders])
+    # Scoring and explaining only count and slice it.
+    return Part(cast(NDArray[np.int32], ids), part.labels, part.weights)

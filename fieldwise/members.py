@@ -1,0 +1,135 @@
+"""The members of a blend as one: one schema, one encoder, one model, so that whoever predicts sees no difference.
+
+Members whose encoders differ read different ids of a row; joined, a row has the ids of each of them side by side, and a
+field that several have is one field of several columns.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from fieldwise.data.encoder import Encoder
+from fieldwise.data.schema import Field, Layout, Schema
+from fieldwise.errors import BundleError
+from fieldwise.scoring import Scorer
+
+
+@dataclass(frozen=True)
+class JoinedSchema(Schema):
+    """Several schemas of the same rows: all their fields, and all the columns that any of them reads."""
+
+    parts: tuple[Schema, ...] = ()
+
+    @classmethod
+    def of(cls, parts: Sequence[Schema]) -> JoinedSchema:
+        fields: dict[str, Field] = {}
+        for field in (field for part in parts for field in part.fields):
+            fields.setdefault(field.name, field)
+        return cls(parts[0].label, tuple(fields.values()), parts[0].weight, parts=tuple(parts))
+
+    @property
+    def columns(self) -> list[str]:
+        return list(dict.fromkeys(name for part in self.parts for name in part.columns))
+
+
+class JoinedEncoder:
+    """Several encoders of the same rows; `columns` are those of each encoder in the joined ids (n, C)."""
+
+    def __init__(self, encoders: Sequence[Encoder]) -> None:
+        self.encoders = encoders
+        self.names = list(dict.fromkeys(name for encoder in encoders for name in encoder.names))
+        own = [[self.names.index(name) for name in encoder.names] for encoder in encoders]
+        layouts = [encoder.layout for encoder in encoders]
+        fields = [places[f] for places, layout in zip(own, layouts, strict=True) for f in layout.column_fields]
+        # A layout has a field's columns in one piece.
+        self.order = np.argsort(fields, kind="stable")
+        ends = np.cumsum([layout.columns for layout in layouts])
+        self.columns = np.split(np.argsort(self.order), ends[:-1])
+        sizes = np.zeros(len(self.names), dtype=np.int64)
+        for places, layout in zip(own, layouts, strict=True):
+            np.maximum.at(sizes, places, layout.sizes)
+        self.layout = Layout(tuple(sizes.tolist()), tuple(np.bincount(fields).tolist()))
+
+    def transform(self, table: pa.Table) -> NDArray[np.int32]:
+        """Raw columns -> joined ids (n, C)."""
+        return self.join([encoder.transform(table) for encoder in self.encoders])
+
+    def join(self, ids: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
+        """The ids of the same rows by each encoder -> joined ids (n, C)."""
+        return np.ascontiguousarray(np.hstack(ids)[:, self.order])
+
+
+class JoinedIds:
+    """Joined ids of rows that lie on disk once for each encoder; only the rows that are asked for are read."""
+
+    def __init__(self, encoder: JoinedEncoder, ids: Sequence[NDArray[np.int32]]) -> None:
+        self.encoder, self.ids = encoder, ids
+
+    def __len__(self) -> int:
+        return len(self.ids[0])
+
+    def __getitem__(self, rows: Any) -> NDArray[np.int32]:
+        return self.encoder.join([ids[rows] for ids in self.ids])
+
+
+@dataclass(frozen=True)
+class Member:
+    """A model of a blend, the columns of the ids that it reads, and the offset that its logits need."""
+
+    model: Scorer
+    columns: NDArray[np.int64] | slice
+    offset: float
+
+    def logits(self, ids: NDArray[np.int32]) -> NDArray[np.float64]:
+        return self.model.logits(np.ascontiguousarray(ids[:, self.columns])).astype(np.float64) + self.offset
+
+
+class Blend:
+    """Several models as one: logit = sum over members of weight * logit, plus a shift. Plain, it is their mean."""
+
+    file = "blend.json"
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        self.members = members
+        self.weights, self.shift = np.full(len(members), 1 / len(members)), 0.0
+
+    def each(self, ids: NDArray[np.int32]) -> NDArray[np.float64]:
+        """The logits of each member: ids (n, C) -> (K, n)."""
+        return np.stack([member.logits(ids) for member in self.members])
+
+    def logits(self, ids: NDArray[np.int32]) -> NDArray[np.float64]:
+        # Summed row by row, not as a matrix product: a row's logit must not depend on its neighbours.
+        total: NDArray[np.float64] = (self.weights[:, None] * self.each(ids)).sum(axis=0) + self.shift
+        return total
+
+    @property
+    def size(self) -> int:
+        """What all members learnt, and the weights."""
+        return sum(member.model.size for member in self.members) + len(self.members)
+
+    def to(self, device: Any) -> Blend:
+        for member in self.members:
+            member.model.to(device)
+        return self
+
+    def save(self, path: Path) -> None:
+        values = {"weights": self.weights.tolist(), "shift": self.shift}
+        path.write_text(json.dumps(values, indent=1), encoding="utf-8")
+
+    def load(self, path: Path) -> None:
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            self.weights, self.shift = np.array(values["weights"], dtype=np.float64), float(values["shift"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise BundleError(f"the weights of the blend are damaged: {error} ({path})") from None
+        if self.weights.shape != (len(self.members),):
+            found = f"{len(self.members)} members and weights of shape {self.weights.shape}"
+            raise BundleError(f"a blend needs a weight for each member, found {found} ({path})")
