@@ -42,6 +42,13 @@ def test_counts_fade_by_their_half_life():
     assert counts.look(key, np.array([30.0]))[0, 0] == pytest.approx([1.5 / 4, 0.5 / 4], abs=1e-12)
 
 
+def test_times_before_the_epoch_fade_too():
+    counts = Counts(half_life=10.0)
+    key = np.array([[5]], dtype=np.uint64)
+    counts.add(key, np.array([1]), np.array([-100.0]))
+    assert counts.look(key, np.array([-90.0]))[0, 0] == pytest.approx([0.5, 0.5], abs=1e-12)
+
+
 @pytest.mark.parametrize("cut", [1, 7, 1000])
 def test_too_many_keys_drop_the_rarest_and_say_how_wrong_they_may_be(cut: int):
     keys, labels, _ = drawn(6000, 100_000)
