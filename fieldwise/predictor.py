@@ -115,7 +115,8 @@ class Predictor:
             raise DataError(f"a prepared folder knows only its fields, {known}; found --by {name} ({folder})")
         number = self.encoder.names.index(name)
         if self.encoder.layout.widths[number] > 1:
-            raise DataError(f"rows are grouped by a field of one value, found the set '{name}' ({folder})")
+            kind = "interpolated number" if number in self.encoder.layout.ordered else "set"
+            raise DataError(f"rows are grouped by a field of one value, found the {kind} '{name}' ({folder})")
         return number
 
 

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from pyarrow import parquet
 
 from fieldwise.data import formats
-from fieldwise.data.encoder import MISSING, OTHER, PAD, Encoder, fit_thresholds, fit_vocabulary, log_square, texts_of
+from fieldwise.data.buckets import Histogram, fit_thresholds
+from fieldwise.data.encoder import MISSING, OTHER, PAD, Encoder, fit_vocabulary, log_square, texts_of
 from fieldwise.data.formats import as_table, text_of
 from fieldwise.data.prepare import Split, prepare
 from fieldwise.data.schema import Field, Schema
@@ -304,7 +305,7 @@ def test_few_distinct_values_have_a_bucket_each(tmp_path: Path) -> None:
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1), st.integers(2, 9))
 def test_quantile_buckets_hold_no_more_than_their_share(values: list[float], most: int) -> None:
     distinct, counts = np.unique(values, return_counts=True)
-    bounds = fit_thresholds(Field("x", "numeric", max_buckets=most), distinct, counts)
+    bounds = fit_thresholds(Field("x", "numeric", max_buckets=most), Histogram(distinct, counts, 0 * counts))
     assert len(bounds) < most
     held = np.bincount(np.searchsorted(bounds, values), minlength=len(bounds) + 1)
     assert (held > 0).all()
@@ -315,7 +316,8 @@ def test_count_thresholds_by_hand() -> None:
     """A threshold whenever more than T rows have passed since the last, as for the paper's Criteo data."""
     field = Field("x", "numeric", buckets="count", bucket_count=3)
     values = np.array([0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
-    assert fit_thresholds(field, values, np.array([2, 1, 1, 4, 1, 9])).tolist() == [2, 3]
+    counts = np.array([2, 1, 1, 4, 1, 9])
+    assert fit_thresholds(field, Histogram(values, counts, 0 * counts)).tolist() == [2, 3]
 
 
 @given(st.lists(st.integers(-20, 20), min_size=2), st.integers(1, 10))
@@ -329,7 +331,9 @@ def test_count_buckets_are_the_number_of_thresholds_below(values: list[int], mos
             slow.append(value)
             running = 0
     distinct, counts = np.unique(np.array(values, dtype=np.float64), return_counts=True)
-    bounds = fit_thresholds(Field("x", "numeric", buckets="count", bucket_count=most), distinct, counts)
+    bounds = fit_thresholds(
+        Field("x", "numeric", buckets="count", bucket_count=most), Histogram(distinct, counts, 0 * counts)
+    )
     for value in values:
         assert np.searchsorted(bounds, value) == sum(threshold < value for threshold in slow)
 

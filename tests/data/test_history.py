@@ -17,7 +17,7 @@ from fieldwise.data.dataset import Dataset
 from fieldwise.data.encoder import Encoder
 from fieldwise.data.history import COUNT_EDGES, LIFT_EDGES, History, history_ids, moments, value_of
 from fieldwise.data.prepare import Split, prepare
-from fieldwise.data.schema import FIRST, MISSING, Field, HistorySettings, Schema, history_settings
+from fieldwise.data.schema import FIRST, HISTORY_PARTS, MISSING, Field, HistorySettings, Schema, history_settings
 from fieldwise.errors import BundleError, ConfigError, DataError
 from fieldwise.predictor import Predictor
 from fieldwise.train import train
@@ -278,9 +278,13 @@ def test_ids_say_what_they_mean():
     found = np.array([[[3.0, 1.0], [100.0, 20.0]], [[0.0, 0.0], [100.0, 20.0]]])
     ids = history_ids(found, strength=10.0)
     assert ids[1].tolist() == [FIRST, FIRST, MISSING]
-    assert [value_of(part, number) for part, number in enumerate(ids[0])] == ["3", "1", "lift (0.1, 0.2]"]
-    assert value_of(0, FIRST + 6) == "(6, 8]"
-    assert value_of(2, MISSING) == "(missing)"
+    assert [value_of(part, number) for part, number in zip(HISTORY_PARTS, ids[0], strict=True)] == [
+        "3",
+        "1",
+        "lift (0.1, 0.2]",
+    ]
+    assert value_of("count", FIRST + 6) == "(6, 8]"
+    assert value_of("rate", MISSING) == "(missing)"
 
 
 def test_times_are_numbers_dates_or_texts():
