@@ -92,11 +92,6 @@ class Layout:
     def column_offsets(self) -> list[int]:
         return [self.offsets[field] for field in self.column_fields]
 
-    @property
-    def first_columns(self) -> list[int]:
-        starts = [0, *itertools.accumulate(self.widths)]
-        return [starts[field] for field in self.column_fields]
-
 
 def check_steps(where: str, steps: int) -> None:
     """Refuses interpolation in more steps than a row should have columns for."""
@@ -186,7 +181,8 @@ class HistorySettings:
             if part not in HISTORY_PARTS:
                 raise ConfigError(unknown("history part", part, HISTORY_PARTS))
         if not self.parts or len(set(self.parts)) < len(self.parts):
-            raise ConfigError(f"history parts takes one or more of {', '.join(HISTORY_PARTS)}, found {self.parts}")
+            known, found = (", ".join(parts) for parts in (HISTORY_PARTS, self.parts))
+            raise ConfigError(f"history parts takes one or more of {known}, found {found or 'none'}")
         for key in self.keys:
             if not all(key.split("*")) or len(set(key.split("*"))) < len(key.split("*")):
                 raise ConfigError(f"history takes columns and crosses of them such as user*item, found '{key}'")

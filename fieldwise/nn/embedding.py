@@ -96,8 +96,8 @@ class Table(nn.Module):
         self.weight = nn.Parameter(torch.empty(layout.rows, dim))
         self.runs = runs_of(layout)
         lookups = [run.lookups for run in self.runs for _ in range(run.fields)]
-        offsets = torch.tensor(layout.offsets).repeat_interleave(torch.tensor(lookups))
-        self.register_buffer("offsets", offsets, persistent=False)
+        offsets = [offset for offset, n in zip(layout.offsets, lookups, strict=True) for _ in range(n)]
+        self.register_buffer("offsets", torch.tensor(offsets), persistent=False)
         self.start()
 
     def start(self, init: str = "uniform-nk", scale: float = 1.0) -> None:

@@ -56,6 +56,7 @@ FIELDS = (
     Field("moment", min_count=1),
     Field("hashed", hash_buckets=5),
     Field("number", "numeric", max_buckets=3),
+    Field("place", "numeric", max_buckets=3, interpolate=4),
     Field("count", "numeric", buckets="log-square", min_count=1),
     Field("tags", "set", min_count=1),
 )
@@ -70,6 +71,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "moment": st.datetimes(),
     "hashed": WILD,
     "number": st.floats(),
+    "place": st.floats(),
     "count": st.integers(-5, 10**6),
     "tags": st.lists(st.text("abc\n,é", min_size=1, max_size=2), max_size=4),
 }
@@ -98,7 +100,7 @@ def as_pandas(rows: dict[str, list[Any]]) -> pd.DataFrame:
         {
             name: pd.to_datetime(pd.Series(cells, dtype="datetime64[us]"))
             if name == "moment"
-            else pd.Series(cells, dtype=kinds.get(name, float if name in ("real", "number") else object))
+            else pd.Series(cells, dtype=kinds.get(name, float if name in ("real", "number", "place") else object))
             for name, cells in rows.items()
         }
     )
@@ -117,6 +119,7 @@ TYPES = {
     "moment": pa.timestamp("us"),
     "hashed": pa.large_string(),
     "number": pa.float64(),
+    "place": pa.float64(),
     "count": pa.int32(),
     "tags": pa.list_(pa.string()),
 }
@@ -472,6 +475,7 @@ EXAMPLES: dict[str, list[Any]] = {
     "moment": [datetime.datetime(2024, 1, 1, 2, 3, 4, 5), datetime.datetime(2024, 1, 1)],
     "hashed": ["x", "y"],
     "number": [-1.5, 1e-300],
+    "place": [-1.5, 1e-300],
     "count": [1, 100],
     "tags": [["a", "b"], ["c"]],
 }
