@@ -11,7 +11,6 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -66,7 +65,7 @@ def check_same_ids(encoder: Encoder, origin: Bundle) -> None:
         raise ConfigError(f"--continue-from needs the history and the trees of the first data; {way_out}")
     for code, old in zip(encoder.codes, origin.own_encoder.codes, strict=True):
         kept = [(one.field, one.width, one.first_size or one.size) for one in (code, old)]
-        same = kept[0] == kept[1] and np.array_equal(code.thresholds, old.thresholds)
+        same = kept[0] == kept[1] and code.same_numbers(old)
         # Ids follow the order of the vocabulary.
         if not same or list(code.vocabulary)[: len(old.vocabulary)] != list(old.vocabulary):
             raise ConfigError(f"--continue-from: field '{code.field.name}' has other ids there; {way_out}")

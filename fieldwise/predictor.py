@@ -157,5 +157,6 @@ def _field(encoder: Encoder, name: str, folder: Path) -> int:
         raise DataError(f"a prepared folder knows only its fields, {known}; found --by {name} ({folder})")
     number = encoder.names.index(name)
     if encoder.layout.widths[number] > 1:
-        raise DataError(f"rows are grouped by a field of one value, found the set '{name}' ({folder})")
+        kind = "interpolated number" if number in encoder.layout.ordered else "set"
+        raise DataError(f"rows are grouped by a field of one value, found the {kind} '{name}' ({folder})")
     return number

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -45,7 +44,7 @@ def _same_fields(encoder: Encoder, source: Encoder) -> list[int]:
             raise ConfigError(f"--init-from: field '{name}' is not in the source; it has: {', '.join(places)}")
         other = source.codes[places[name]]
         same = code.size == other.size and code.vocabulary == other.vocabulary
-        if not same or not np.array_equal(code.thresholds, other.thresholds):
+        if not same or not code.same_numbers(other):
             raise ConfigError(
                 f"--init-from: field '{name}' has another vocabulary there; train both on one prepared folder"
             )

@@ -11,14 +11,18 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fieldwise import models
-from fieldwise.data.schema import Layout
+from fieldwise.data.schema import FIRST, Layout
 from fieldwise.errors import ConfigError
 from fieldwise.models import Model
 from fieldwise.nn import interactions
 from fieldwise.nn.embedding import Linear
 from fieldwise.optim import Adam
 
-LAYOUTS = {"plain": Layout.of((5, 7, 4)), "sets": Layout((5, 7, 4, 6), (1, 3, 1, 2))}
+LAYOUTS = {
+    "plain": Layout.of((5, 7, 4)),
+    "sets": Layout((5, 7, 4, 6), (1, 3, 1, 2)),
+    "interpolated": Layout((5, 7, 4, 6), (1, 4, 2, 1), (1, 3)),
+}
 # Options of these names, whoever has them, are smaller here than by default: the rules do not depend on them.
 SMALL = {"dim": 6, "hidden": (24, 24), "subnet": (8, 5), "channels": (24,), "dropout": 0.0}
 
@@ -33,12 +37,19 @@ def made(name: str, layout: Layout, seed: int = 0, **settings: Any) -> Model:
 
 
 def drawn_ids(layout: Layout, rows: int = 60, seed: int = 0) -> Tensor:
-    """Rows (B, C) in which every category occurs; a set has one to `width` members, unused columns are -1."""
+    """Rows (B, C) in which every category occurs; a set has one to `width` members, unused columns are -1.
+
+    An interpolated number has its anchor's id, and in some places the next one's; missing and other stand alone.
+    """
     generator = torch.Generator().manual_seed(seed)
     columns = []
-    for size, width in zip(layout.sizes, layout.widths, strict=True):
+    for field, (size, width) in enumerate(zip(layout.sizes, layout.widths, strict=True)):
         first = torch.arange(rows)[torch.randperm(rows, generator=generator)] % size
         members = 1 + torch.randint(width, (rows,), generator=generator)
+        if field in layout.ordered:
+            nearest = [torch.where(place < members, first, (first + 1).clamp(max=size - 1)) for place in range(width)]
+            columns += [first, *(torch.where(first < FIRST, -1, own) for own in nearest[1:])]
+            continue
         columns += [torch.where(place < members, (first + place) % size, -1) for place in range(width)]
     return torch.stack(columns, dim=1).int()
 

@@ -76,6 +76,7 @@ FIELDS = (
     Field("tags", "set", min_count=2),
     Field("hashed", hash_buckets=5),
     Field("number", "numeric", max_buckets=3),
+    Field("place", "numeric", max_buckets=3, interpolate=4),
     Field("count", "numeric", buckets="log-square", min_count=1),
 )
 ROW = st.fixed_dictionaries(
@@ -85,6 +86,7 @@ ROW = st.fixed_dictionaries(
         "tags": st.lists(st.sampled_from("pqrstu"), max_size=4).map("|".join),
         "hashed": st.text("xyz", max_size=2),
         "number": st.none() | st.floats(-9, 9),
+        "place": st.none() | st.floats(-9, 9),
         "count": st.integers(0, 50),
     }
 )
@@ -150,6 +152,7 @@ GROWING = [name for name in MODELS if name != "poly2"]
 GROWN = {
     "plain": Layout((8, 7, 6), (1, 1, 1), (), (5, 7, 4)),
     "sets": Layout((5, 9, 4, 8), (1, 3, 1, 2), (), (5, 7, 4, 6)),
+    "interpolated": Layout((8, 7, 6, 6), (1, 4, 2, 1), (1, 3), (5, 7, 4, 6)),
 }
 
 

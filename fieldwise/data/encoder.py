@@ -6,6 +6,7 @@ values, the most frequent first, or the buckets of a number. Leaves of trees may
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Sequence
@@ -18,8 +19,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import parquet
 
+from fieldwise.data.buckets import fine_ids, spread
 from fieldwise.data.formats import is_list, text_of
-from fieldwise.data.history import History, value_of
+from fieldwise.data.history import History
 from fieldwise.data.leaves import Leaves
 from fieldwise.data.schema import FIRST, MISSING, OTHER, PAD, Field, Layout, Schema
 from fieldwise.data.texts import hash_of, texts_of
@@ -33,6 +35,7 @@ NO_NUMBER = frozenset(("NA", "N/A", "NaN", "nan", "null", "NULL", "None", "\\N")
 class FieldCode:
     """How one field's texts become ids. `vocabulary` holds texts, `thresholds` the bounds of buckets.
 
+    `anchors` are the values that stand for the buckets of an interpolated number, which has their ids.
     `first_size` is the size before the vocabulary first grew, 0 where it never did.
     """
 
@@ -41,22 +44,37 @@ class FieldCode:
     thresholds: NDArray[np.float64]
     width: int = 1
     first_size: int = 0
+    anchors: NDArray[np.float64] = dataclasses.field(default_factory=lambda: np.empty(0))
 
     @property
     def size(self) -> int:
         """How many ids the field has."""
+        if self.field.interpolate:
+            return FIRST + len(self.anchors)
         if self.field.ordered:
             return FIRST + len(self.thresholds) + 1
         return FIRST + (self.field.hash_buckets or len(self.vocabulary))
 
+    @property
+    def in_buckets(self) -> FieldCode:
+        """The code that says of an interpolated number which bucket it is in."""
+        return replace(self, field=replace(self.field, interpolate=0), width=1)
+
+    def same_numbers(self, other: FieldCode) -> bool:
+        """Whether numbers have the same ids in both."""
+        pairs = ((self.thresholds, other.thresholds), (self.anchors, other.anchors))
+        return self.field.interpolate == other.field.interpolate and all(np.array_equal(*pair) for pair in pairs)
+
     def ids(self, texts: Sequence[str | None]) -> NDArray[np.int32]:
-        """Ids of the texts: (n,) for a plain field, (n, width) for a set, unused places -1."""
+        """Ids of the texts: (n,) for a plain field, (n, width) for a set or interpolated, unused places -1."""
         if self.field.kind == "set":
             return self._sets([None if t is None else t.split(self.field.separator) for t in texts])
         if self.field.kind == "numeric":
             numbers = [as_number(text) for text in texts]
             ids = self._numbers(np.array([math.nan if n is None else n for n in numbers], dtype=np.float64))
-            ids[[place for place, n in enumerate(numbers) if n is None]] = OTHER
+            no_numbers = [place for place, n in enumerate(numbers) if n is None]
+            ids[no_numbers] = PAD
+            ids.reshape(len(ids), self.width)[no_numbers, 0] = OTHER
             return ids
         return np.array(self._categories(texts), dtype=np.int32)
 
@@ -80,6 +98,8 @@ class FieldCode:
         if self.field.buckets == "log-square":
             found = self._categories([None if gone else log_square(v) for v, gone in zip(values, missing, strict=True)])
             return np.array(found, dtype=np.int32)
+        if self.field.interpolate:
+            return spread(fine_ids(values, self.anchors, self.field.interpolate), self.field.interpolate)
         buckets = np.searchsorted(self.thresholds, values, side="left") + FIRST
         return np.where(missing, MISSING, buckets).astype(np.int32)
 
@@ -104,7 +124,9 @@ class Encoder:
         grown = any(code.first_size for code in self.codes)
         first = tuple(code.first_size or code.size for code in self.codes) if grown else ()
         plain = Layout(sizes, widths, self.schema.ordered, first)
-        return plain if self.history is None else plain.followed_by(self.history.sizes, ordered=True)
+        if self.history is None:
+            return plain
+        return plain.followed_by(self.history.sizes, ordered=True, width=self.history.width)
 
     @property
     def names(self) -> list[str]:
@@ -114,7 +136,7 @@ class Encoder:
     def transform(self, table: pa.Table, past: NDArray[np.int32] | None = None) -> NDArray[np.int32]:
         """Raw columns -> ids (n, C). The only way a raw value becomes an id, for a file or for one row.
 
-        `past` are the ids of the history fields, for rows that have a place in it; others come after all of it.
+        `past` is what the history has told of rows that have a place in it; others come after all of it.
         """
         columns = []
         for code in self.codes:
@@ -125,7 +147,8 @@ class Encoder:
             ids = _encode(code, table[name])
             columns.append(ids if ids.ndim == 2 else ids[:, None])
         if self.history is not None:
-            columns.append(self.history.seen(table, self.buckets(table)) if past is None else past)
+            told = self.history.seen(table, self.buckets(table)) if past is None else past
+            columns.append(self.history.ids(told))
         ids = np.hstack(columns)
         if self.leaves is not None:
             ids = np.hstack([ids, self.leaves.transform(ids)])
@@ -145,7 +168,8 @@ class Encoder:
         """The buckets of the numbers that the history counts by."""
         assert self.history is not None
         used = [code for code in self.codes if code.field.name in self.history.settings.columns]
-        return {code.field.name: _encode(code, table[code.field.name]) for code in used if code.field.kind == "numeric"}
+        numbers = [code.in_buckets for code in used if code.field.kind == "numeric"]
+        return {code.field.name: _encode(code, table[code.field.name]) for code in numbers}
 
     def value_of(self, field: int, number: int) -> str:
         """The text of an id, for people."""
@@ -153,10 +177,13 @@ class Encoder:
         if field >= len(self.codes) + past:
             return f"(leaf {number - FIRST})"
         if field >= len(self.codes):
-            return value_of((field - len(self.codes)) % 3, number)
+            assert self.history is not None
+            return self.history.value_of(field - len(self.codes), number)
         code = self.codes[field]
         if number in (MISSING, OTHER):
             return ("(missing)", "(other)")[number]
+        if code.field.interpolate:
+            return f"{code.anchors[number - FIRST]:g}"
         if code.field.ordered:
             bounds = ["-inf", *(f"{t:g}" for t in code.thresholds), "inf"]
             return f"({bounds[number - FIRST]}, {bounds[number - FIRST + 1]}]"
@@ -171,7 +198,12 @@ class Encoder:
         texts = pa.array([text for code in self.codes for text in code.vocabulary], pa.large_string())
         parquet.write_table(pa.table({"field": pa.array(numbers), "text": texts}), folder / "vocabulary.parquet")
         state = [
-            {"thresholds": code.thresholds.tolist(), "width": code.width, "first_size": code.first_size}
+            {
+                "thresholds": code.thresholds.tolist(),
+                "anchors": code.anchors.tolist(),
+                "width": code.width,
+                "first_size": code.first_size,
+            }
             for code in self.codes
         ]
         (folder / "encoder.json").write_text(json.dumps({"fields": state}, indent=1), encoding="utf-8")
@@ -191,8 +223,9 @@ class Encoder:
             for number, (field, values) in enumerate(zip(schema.fields, state, strict=True)):
                 own = texts[ends[number] : ends[number + 1]]
                 words = {text: FIRST + place for place, text in enumerate(own)}
-                thresholds, width = np.array(values["thresholds"]), int(values["width"])
-                codes.append(FieldCode(field, words, thresholds, width, int(values.get("first_size", 0))))
+                thresholds, anchors = (np.array(values.get(key, ())) for key in ("thresholds", "anchors"))
+                first_size = int(values.get("first_size", 0))
+                codes.append(FieldCode(field, words, thresholds, int(values["width"]), first_size, anchors))
         except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
             raise BundleError(f"the encoder is damaged: {str(error).splitlines()[0]} ({folder})") from None
         encoder = cls(schema, codes, History.load(folder, schema.history) if schema.history.keys else None)
@@ -214,31 +247,6 @@ def grow(code: FieldCode, counts: Sequence[tuple[str, int]]) -> FieldCode:
         return code
     behind = {text: number + len(code.vocabulary) for text, number in new.items()}
     return replace(code, vocabulary=code.vocabulary | behind, first_size=code.first_size or code.size)
-
-
-def fit_thresholds(field: Field, values: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Bounds between buckets from the training histogram: distinct values in rising order and their counts.
-
-    A bucket ends at a threshold and includes it. There is none at the largest value: no training row lies above.
-    """
-    if field.buckets == "explicit":
-        return np.array(field.thresholds, dtype=np.float64)
-    if len(values) < 2:
-        return np.empty(0)
-    if field.buckets == "quantile":
-        if len(values) <= field.max_buckets:
-            return values[:-1].copy()
-        passed = np.cumsum(counts)
-        wanted = np.arange(1, field.max_buckets) * (passed[-1] / field.max_buckets)
-        chosen = np.unique(np.searchsorted(passed, wanted))
-        return np.asarray(values[chosen[chosen < len(values) - 1]])
-    bounds, running = [], 0
-    for value, n in zip(values[:-1].tolist(), counts[:-1].tolist(), strict=True):
-        running += n
-        if running > field.bucket_count:
-            bounds.append(value)
-            running = 0
-    return np.array(bounds, dtype=np.float64)
 
 
 def log_square(value: float) -> str:

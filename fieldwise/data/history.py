@@ -10,7 +10,8 @@ rate. No row sees its own label:
   every other row sees all training rows.
 
 The rate is (positives + strength * prior) / (count + strength), the prior being the overall rate, seen in the same way;
-its field is the bucket of logit(rate) - logit(prior). All bucket bounds are fixed, so that they tell nothing.
+its field is the bucket of logit(rate) - logit(prior), or, interpolated, its place between anchors. All bounds and
+anchors are fixed, so that they tell nothing.
 """
 
 from __future__ import annotations
@@ -25,18 +26,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from fieldwise.data.buckets import fine_ids, spread
 from fieldwise.data.counts import Counts, Events, Floats, Keys
-from fieldwise.data.schema import FIRST, MISSING, HistorySettings
+from fieldwise.data.schema import FIRST, HISTORY_PARTS, MISSING, HistorySettings
 from fieldwise.data.texts import hash_of, texts_of
 from fieldwise.errors import BundleError, DataError
 
 FILES = ("history.json", "history.npz")
-PARTS = ("count", "positives", "rate")
 # The name of a time column that stands for the order of the rows.
 ROW_ORDER = "row"
 COUNT_EDGES = np.array([0, 1, 2, 3, 4, *(round(4 * 2 ** (step / 2)) for step in range(1, 43))], dtype=np.float64)
 LIFT_EDGES = np.concatenate([np.arange(-6, -3, 0.25), np.arange(-30, 31) / 10, np.arange(3.25, 6.01, 0.25)])
-SIZES = (FIRST + len(COUNT_EDGES) + 1,) * 2 + (FIRST + len(LIFT_EDGES) + 1,)
+COUNT_ANCHORS = np.array([0, *(2**power for power in range(24))], dtype=np.float64)
+LIFT_ANCHORS = np.array([-6, -4, -3, -2, -1.5, -1, -0.5, -0.25, 0, 0.25, 0.5, 1, 1.5, 2, 3, 4, 6])
 
 
 class History:
@@ -53,11 +55,34 @@ class History:
 
     @property
     def names(self) -> list[str]:
-        return [f"{key}:{part}" for key in self.settings.keys for part in PARTS]
+        return [f"{key}:{part}" for key in self.settings.keys for part in self.settings.parts]
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        return SIZES * len(self.settings.keys)
+        """How many ids each field has."""
+        if self.settings.interpolate:
+            sizes = [FIRST + len(_anchors(part)) for part in self.settings.parts]
+        else:
+            sizes = [FIRST + len(_edges(part)) + 1 for part in self.settings.parts]
+        return tuple(sizes) * len(self.settings.keys)
+
+    @property
+    def width(self) -> int:
+        """How many id columns each field has."""
+        return max(1, self.settings.interpolate)
+
+    def ids(self, told: NDArray[np.int32]) -> NDArray[np.int32]:
+        """What was told of rows, one fine id for each field, as id columns: (n, H) -> (n, H * width)."""
+        return spread(told, self.width).reshape(len(told), -1) if self.settings.interpolate else told
+
+    def told(self, found: Floats) -> NDArray[np.int32]:
+        """Counts and positives (n, K + 1, 2), the overall ones last -> a fine id for each field, (n, H)."""
+        return history_ids(found, self.settings.strength, self.settings.parts, self.settings.interpolate)
+
+    def value_of(self, field: int, number: int) -> str:
+        """The text of a field's id, for people."""
+        part = self.settings.parts[field % len(self.settings.parts)]
+        return value_of(part, number, bool(self.settings.interpolate))
 
     def keys(self, table: pa.Table, buckets: dict[str, NDArray[np.int32]]) -> Keys:
         """The 64-bit keys of rows, (n, K + 1); the last one is the same for all of them and holds the overall rate.
@@ -84,7 +109,7 @@ class History:
         return float(np.nextafter(self.waiting.times.max(initial=self.end) + self.settings.delay, np.inf))
 
     def seen(self, table: pa.Table, buckets: dict[str, NDArray[np.int32]]) -> NDArray[np.int32]:
-        """The history fields (n, 3 K) of rows that come after all that was counted; nothing is changed."""
+        """What there is to tell (n, H) of rows that come after all that was counted; nothing is changed."""
         keys, times = self.keys(table, buckets), self.times(table)
         found = np.zeros((*keys.shape, 2))
         # From some moment on all that waits has come in, and nothing changes any more, unless a window closes.
@@ -92,10 +117,10 @@ class History:
         for now in np.unique(asked):
             rows = asked == now
             found[rows] = self._as_of(float(now)).look(keys[rows], times[rows])
-        return history_ids(found, self.settings.strength)
+        return self.told(found)
 
     def replay(self, keys: Keys, labels: NDArray[Any], times: Floats) -> NDArray[np.int32]:
-        """Rows in the order of time: the fields (n, 3 K) of each, from what came before it; all of them are counted."""
+        """Rows in the order of time: what there is to tell (n, H) of each before it comes; all of them are counted."""
         if len(times) and times[0] < self.end:
             raise DataError(f"history runs forward: it has come to {self.end:g}, found a row of {times[0]:g}")
         waiting = len(self.waiting.times)
@@ -109,7 +134,7 @@ class History:
         self.added = added - first
         self.end = float(times[-1]) if len(times) else self.end
         self._ahead = None
-        return history_ids(found[waiting:], self.settings.strength)
+        return self.told(found[waiting:])
 
     def _as_of(self, now: float) -> Counts:
         """The counts at a moment not before the end: these, or those of a copy that has run on to it."""
@@ -147,31 +172,48 @@ class History:
         return history
 
 
-def history_ids(found: Floats, strength: float) -> NDArray[np.int32]:
-    """Counts and positives (n, K + 1, 2), the overall ones last -> ids (n, 3 K)."""
+def history_ids(
+    found: Floats, strength: float, parts: Sequence[str] = HISTORY_PARTS, steps: int = 0
+) -> NDArray[np.int32]:
+    """Counts and positives (n, K + 1, 2), the overall ones last -> ids (n, H), fine where there are steps."""
     count, positives = found[:, :-1, 0], found[:, :-1, 1]
     prior = (found[:, -1:, 1] + 0.5) / (found[:, -1:, 0] + 1)
     rate = (positives + strength * prior) / (count + strength)
-    lift = _logit(rate) - _logit(prior)
-    ids = np.empty((len(found), count.shape[1], 3), dtype=np.int32)
-    ids[..., 0] = FIRST + np.searchsorted(COUNT_EDGES, count)
-    ids[..., 1] = FIRST + np.searchsorted(COUNT_EDGES, positives)
-    ids[..., 2] = np.where(count > 0, FIRST + np.searchsorted(LIFT_EDGES, lift), MISSING)
-    return ids.reshape(len(found), -1)
+    lift = np.where(count > 0, _logit(rate) - _logit(prior), np.nan)
+    numbers = dict(zip(HISTORY_PARTS, (count, positives, lift), strict=True))
+    columns = [_part_ids(part, numbers[part], steps) for part in parts]
+    return np.stack(columns, axis=2).reshape(len(found), -1)
+
+
+def _part_ids(part: str, numbers: Floats, steps: int) -> NDArray[np.int32]:
+    if steps:
+        return fine_ids(numbers, _anchors(part), steps)
+    buckets = FIRST + np.searchsorted(_edges(part), numbers)
+    return np.where(np.isnan(numbers), MISSING, buckets).astype(np.int32)
+
+
+def _edges(part: str) -> Floats:
+    return LIFT_EDGES if part == "rate" else COUNT_EDGES
+
+
+def _anchors(part: str) -> Floats:
+    return LIFT_ANCHORS if part == "rate" else COUNT_ANCHORS
 
 
 def _logit(p: Floats) -> Floats:
     return np.asarray(np.log(p) - np.log1p(-p))
 
 
-def value_of(part: int, number: int) -> str:
-    """The text of an id of a count (0), a count of positives (1) or a rate (2)."""
-    edges, unit = (LIFT_EDGES, "lift ") if part == 2 else (COUNT_EDGES, "")
+def value_of(part: str, number: int, interpolated: bool = False) -> str:
+    """The text of an id of a count, a count of positives or a rate."""
     if number < FIRST:
         return ("(missing)", "(other)")[number]
-    bounds = ["-inf" if part == 2 else "0", *(f"{edge:g}" for edge in edges), "inf"]
-    if part < 2 and number - FIRST < 5:
+    unit = "lift " if part == "rate" else ""
+    if interpolated:
+        return f"{unit}{_anchors(part)[number - FIRST]:g}"
+    if part != "rate" and number - FIRST < 5:
         return f"{number - FIRST}"
+    bounds = ["-inf" if part == "rate" else "0", *(f"{edge:g}" for edge in _edges(part)), "inf"]
     return f"{unit}({bounds[number - FIRST]}, {bounds[number - FIRST + 1]}]"
 
 
@@ -182,9 +224,9 @@ def fold_counts(history: History, keys: Keys, labels: NDArray[Any], folds: NDArr
 
 
 def out_of_fold(history: History, keys: Keys, folds: NDArray[np.int64], inside: Counts) -> NDArray[np.int32]:
-    """The history fields (n, 3 K) of training rows: what the other folds have."""
+    """What there is to tell (n, H) of training rows: what the other folds have."""
     others = history.counts.look(keys) - inside.look(_in_fold(keys, folds))
-    return history_ids(np.maximum(others, 0), history.settings.strength)
+    return history.told(np.maximum(others, 0))
 
 
 def _in_fold(keys: Keys, folds: NDArray[np.int64]) -> Keys:

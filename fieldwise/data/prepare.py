@@ -23,12 +23,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import parquet
 
+from fieldwise.data.buckets import Histogram, fit_anchors, fit_thresholds
 from fieldwise.data.dataset import PARTS, array_file, write_facts
 from fieldwise.data.encoder import (
     Encoder,
     FieldCode,
     as_number,
-    fit_thresholds,
     fit_vocabulary,
     grow,
     log_square,
@@ -131,7 +131,7 @@ def prepare(
         digest = _encode_parts(encoder, stage, folder, rows, bool(weight), progress)
         write_facts(folder, encoder.names, encoder.layout, rows, positives, keep_negatives, digest)
         shutil.rmtree(stage)
-    kinds = [field.kind for field in schema.fields] + ["history"] * (3 * len(history.keys))
+    kinds = [field.kind for field in schema.fields] + ["history"] * (len(history.keys) * len(history.parts))
     kinds += ["leaf"] * schema.gbdt_leaves
     fields = zip(encoder.names, kinds, encoder.layout.sizes, strict=True)
     return {
@@ -404,11 +404,12 @@ def fit_encoder(
     # Numbered columns, because DuckDB takes names that differ in case alone for one.
     numbered = ", ".join(f"c{number}" for number in range(len(names)))
     source = f"read_parquet({quoted(str(staged))}) AS staged({numbered})"
+    label = f"c{names.index(LABEL)}"
     with duckdb.connect(config={"threads": 2, "memory_limit": "1GB", "temp_directory": str(staged.parent)}) as base:
         for number, field in enumerate(schema.fields, 1):
             column = f"c{names.index(field.name)}"
             old = known.codes[number - 1] if known else None
-            codes.append(_grown(old, base, source, column) if old else _fit(field, base, source, column))
+            codes.append(_grown(old, base, source, column) if old else _fit(field, base, source, column, label))
             progress("fitting", number)
     return Encoder(schema, codes)
 
@@ -441,22 +442,17 @@ def _check_numbers(field: Field, base: Any, source: str, column: str) -> None:
             )
 
 
-def _fit(field: Field, base: Any, source: str, column: str) -> FieldCode:
+def _fit(field: Field, base: Any, source: str, column: str, label: str) -> FieldCode:
     none = np.empty(0)
     if field.kind == "numeric":
         _check_numbers(field, base, source, column)
-    if field.kind == "numeric" and field.buckets == "explicit":
-        return FieldCode(field, {}, fit_thresholds(field, none, none.astype(np.int64)))
-    if field.kind == "numeric":
-        query = f"SELECT TRY_CAST({column} AS DOUBLE) AS v, count(*) AS n FROM {source} GROUP BY v ORDER BY v"
-        found = base.sql(query).fetchnumpy()
-        values = np.ma.filled(np.ma.asarray(found["v"], dtype=np.float64), np.nan)
-        keep = np.isfinite(values)
-        values, counts = values[keep], np.asarray(found["n"], dtype=np.int64)[keep]
-        if field.buckets != "log-square":
-            return FieldCode(field, {}, fit_thresholds(field, values, counts))
-        pairs = [(log_square(value), int(n)) for value, n in zip(values.tolist(), counts.tolist(), strict=True)]
-        return FieldCode(field, fit_vocabulary(field, _summed(pairs)), none)
+        seen = _histogram(base, source, column, label)
+        if field.buckets == "log-square":
+            pairs = [(log_square(v), n) for v, n in zip(seen.values.tolist(), seen.counts.tolist(), strict=True)]
+            return FieldCode(field, fit_vocabulary(field, _summed(pairs)), none)
+        thresholds = fit_thresholds(field, seen)
+        anchors = fit_anchors(thresholds, seen) if field.interpolate else none
+        return FieldCode(field, {}, thresholds, max(1, field.interpolate), anchors=anchors)
     width = 1
     if field.kind == "set":
         cell = _members(field, base, source, column)
@@ -465,6 +461,16 @@ def _fit(field: Field, base: Any, source: str, column: str) -> FieldCode:
     if field.hash_buckets:
         return FieldCode(field, {}, none, width)
     return FieldCode(field, fit_vocabulary(field, _text_counts(field, base, source, column)), none, width)
+
+
+def _histogram(base: Any, source: str, column: str, label: str) -> Histogram:
+    """The finite numbers of a staged column, how many rows have each, and how many of these are positive."""
+    number = f"TRY_CAST({column} AS DOUBLE)"
+    query = f"SELECT {number} AS v, count(*) AS n, sum({label})::BIGINT AS p FROM {source} GROUP BY v ORDER BY v"
+    found = base.sql(query).fetchnumpy()
+    values = np.ma.filled(np.ma.asarray(found["v"], dtype=np.float64), np.nan)
+    keep = np.isfinite(values)
+    return Histogram(values[keep], *(np.asarray(found[name], dtype=np.int64)[keep] for name in ("n", "p")))
 
 
 def _grown(code: FieldCode, base: Any, source: str, column: str) -> FieldCode:
@@ -500,7 +506,7 @@ def _summed(pairs: Iterator[tuple[str, int]] | Sequence[tuple[str, int]]) -> lis
 
 
 def _with_past(encoder: Encoder, staged: Path) -> Iterator[tuple[pa.Table, NDArray[np.int32] | None]]:
-    """Staged rows, and what their history fields are."""
+    """Staged rows, and what the history has told of them."""
     past = None
     if encoder.history is not None:
         past = np.load(past_file(staged.parent, staged.stem), mmap_mode="r", allow_pickle=False)

@@ -18,16 +18,19 @@ MISSING, OTHER, FIRST, PAD = 0, 1, 2, -1
 KINDS = ("categorical", "numeric", "set")
 # Ids are int32, and two of them are taken.
 LARGEST_HASH = 2**31 - 3
-BUCKETS = ("quantile", "count", "log-square", "explicit")
+BUCKETS = ("quantile", "count", "log-square", "explicit", "tree")
 LEAST = {"min_count": 1, "hash_buckets": 0, "max_values": 1, "max_buckets": 2, "bucket_count": 1}
+MOST_STEPS = 64
+HISTORY_PARTS = ("count", "positives", "rate")
 
 
 @dataclass(frozen=True)
 class Layout:
     """The shape of encoded rows: how many categories and how many id columns each field has.
 
-    `ordered` are the fields whose ids, from 2 on, rise with their values: numbers in buckets. `first_sizes` are the
-    sizes before vocabularies grew, where they did: what follows the sizes, as adaptive vectors do, must stay.
+    `ordered` are the fields whose ids, from 2 on, rise with their values: numbers in buckets, or between anchors where
+    they have several columns. `first_sizes` are the sizes before vocabularies grew, where they did: what follows the
+    sizes, as adaptive vectors do, must stay.
 
     >>> layout = Layout((3, 5, 4), (1, 2, 1))
     >>> layout.rows, layout.columns, layout.column_fields, layout.column_offsets
@@ -44,10 +47,10 @@ class Layout:
         """A layout without set fields."""
         return cls(tuple(sizes), (1,) * len(sizes))
 
-    def followed_by(self, sizes: Sequence[int], ordered: bool) -> Layout:
-        """The layout with further fields at the end, none of them a set."""
+    def followed_by(self, sizes: Sequence[int], ordered: bool, width: int = 1) -> Layout:
+        """The layout with further fields at the end, all of one width."""
         new = range(self.fields, self.fields + len(sizes))
-        more = (self.sizes + tuple(sizes), self.widths + (1,) * len(sizes))
+        more = (self.sizes + tuple(sizes), self.widths + (width,) * len(sizes))
         first = self.first_sizes + tuple(sizes) if self.first_sizes else ()
         return Layout(*more, self.ordered + (tuple(new) if ordered else ()), first)
 
@@ -89,10 +92,11 @@ class Layout:
     def column_offsets(self) -> list[int]:
         return [self.offsets[field] for field in self.column_fields]
 
-    @property
-    def first_columns(self) -> list[int]:
-        starts = [0, *itertools.accumulate(self.widths)]
-        return [starts[field] for field in self.column_fields]
+
+def check_steps(where: str, steps: int) -> None:
+    """Refuses interpolation in more steps than a row should have columns for."""
+    if not 0 <= steps <= MOST_STEPS:
+        raise ConfigError(f"{where}: interpolate takes 1 to {MOST_STEPS} steps, or 0 for none, found {steps}")
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,9 @@ class Field:
     share `other`; `hash_buckets` > 0 hashes values into so many ids instead. set: `separator` stands between
     the values of a cell; at most `max_values` of them count. numeric: `buckets` says how thresholds are
     found (`quantile`: `max_buckets` of equal frequency; `count`: a threshold whenever more than `bucket_count`
-    rows have passed; `log-square`: floor(ln(v)^2) above 2; `explicit`: `thresholds` as given).
+    rows have passed; `log-square`: floor(ln(v)^2) above 2; `explicit`: `thresholds` as given; `tree`: at most
+    `max_buckets`, of `bucket_count` rows or more, that predict the label best). `interpolate` M > 0: a number has
+    the vectors of the two nearest buckets, mixed by its place between their medians in steps of 1/M.
     """
 
     name: str
@@ -116,6 +122,7 @@ class Field:
     max_buckets: int = 64
     bucket_count: int = 20
     thresholds: tuple[float, ...] = ()
+    interpolate: int = 0
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -135,6 +142,10 @@ class Field:
         rising = all(low < high for low, high in itertools.pairwise(self.thresholds))
         if self.buckets == "explicit" and not (rising and all(t == t for t in self.thresholds)):
             raise ConfigError(f"field '{self.name}': thresholds must rise, found {list(self.thresholds)}")
+        check_steps(f"field '{self.name}'", self.interpolate)
+        if self.interpolate and not self.ordered:
+            found = "log-square buckets" if self.kind == "numeric" else f"a {self.kind} field"
+            raise ConfigError(f"field '{self.name}': interpolate needs a number in ordered buckets, found {found}")
 
     @property
     def ordered(self) -> bool:
@@ -147,7 +158,8 @@ class HistorySettings:
     """Which keys have a history, and how it is told: see data/history.py.
 
     `keys` are columns, or crosses like `user*item`; `strength` rows of the overall rate are added to each rate;
-    `most_keys` bounds the memory, about 64 bytes for each.
+    `most_keys` bounds the memory, about 64 bytes for each. Each key adds the fields named in `parts`, in buckets, or,
+    with `interpolate` M > 0, between anchors in steps of 1/M.
     """
 
     keys: tuple[str, ...] = ()
@@ -160,8 +172,17 @@ class HistorySettings:
     strength: float = 10.0
     most_keys: int = 20_000_000
     seed: int = 0
+    parts: tuple[str, ...] = HISTORY_PARTS
+    interpolate: int = 0
 
     def __post_init__(self) -> None:
+        check_steps("history", self.interpolate)
+        for part in self.parts:
+            if part not in HISTORY_PARTS:
+                raise ConfigError(unknown("history part", part, HISTORY_PARTS))
+        if not self.parts or len(set(self.parts)) < len(self.parts):
+            known, found = (", ".join(parts) for parts in (HISTORY_PARTS, self.parts))
+            raise ConfigError(f"history parts takes one or more of {known}, found {found or 'none'}")
         for key in self.keys:
             if not all(key.split("*")) or len(set(key.split("*"))) < len(key.split("*")):
                 raise ConfigError(f"history takes columns and crosses of them such as user*item, found '{key}'")

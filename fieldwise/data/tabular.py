@@ -1,6 +1,7 @@
 """Encoded rows as trees read them: ids (n, C) -> numbers (n, H) and their kinds.
 
-- a number is its bucket, an ordered number; the missing id is NaN, for which each split learns a side;
+- a number is its bucket, an ordered number, or its place between anchors, the mean of its ids; the missing id is NaN,
+  for which each split learns a side;
 - a category of a field with at most `categories` ids is one of XGBoost's own categories: a split sends a set of them
   left; in a larger field it is its id, which is its rank by frequency;
 - a set is the count of its members, and a 0/1 column for each of its first `members` ids: missing, other, and then
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldwise.data.schema import MISSING, OTHER, Layout
+from fieldwise.data.schema import MISSING, OTHER, PAD, Layout
 from fieldwise.errors import ConfigError
 
 
@@ -35,13 +36,20 @@ class Features:
         for field, width in enumerate(self.layout.widths):
             own = ids[:, first : first + width]
             first += width
-            columns = iter([own[:, 0]]) if width == 1 else _set_columns(own, self._members(field))
-            for column in columns:
+            for column in self._columns(field, own):
                 found[:, place] = column
                 place += 1
-            if field in self.layout.ordered:
-                found[own[:, 0] == MISSING, place - 1] = np.nan
         return found
+
+    def _columns(self, field: int, own: NDArray[np.int32]) -> Iterator[NDArray[Any]]:
+        """A field's ids (n, width) -> its features, (n,) each."""
+        if field in self.layout.ordered:
+            used = own != PAD
+            yield np.where(own[:, 0] == MISSING, np.nan, own.sum(axis=1, where=used) / used.sum(axis=1))
+        elif own.shape[1] == 1:
+            yield own[:, 0]
+        else:
+            yield from _set_columns(own, self._members(field))
 
     def _known(self, ids: NDArray[np.int32]) -> NDArray[np.int32]:
         """Ids that came to grown fields after the trees are `other` to them."""
@@ -55,7 +63,7 @@ class Features:
         """XGBoost's types of the features: c for categories, q for quantities, i for indicators."""
         kinds = []
         for field, size in enumerate(self.layout.first_sizes or self.layout.sizes):
-            if self.layout.widths[field] > 1:
+            if field not in self.layout.ordered and self.layout.widths[field] > 1:
                 kinds += ["q"] + ["i"] * self._members(field)
             else:
                 kinds.append("q" if field in self.layout.ordered or size > self.categories else "c")

@@ -1,7 +1,7 @@
-"""Staged parts -> the history fields of every row of theirs, and the state that the bundle takes along.
+"""Staged parts -> what the history tells of every row of theirs, and the state that the bundle takes along.
 
-A part's fields are left beside it as PART.past.npy. With a time column all rows are put in the order of time; training
-rows see training rows, held-out rows see all that came before them. The state is that after the training rows.
+What it tells of a part is left beside it as PART.past.npy. With a time column all rows are put in the order of time;
+training rows see training rows, held-out rows see all that came before them. The state is that after the training rows.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -40,12 +41,48 @@ class Vectors:
         return tuple(max(1, math.ceil(min(self.adaptive * math.log(n), self.dim))) for n in sizes)
 
 
+@dataclass(frozen=True)
+class Run:
+    """Fields side by side that are looked up in the same way: of one id, or of `width` ids of which they are the mean.
+
+    The ids of an interpolated number are those of two neighbouring anchors: two lookups do for it.
+    """
+
+    fields: int
+    width: int
+    interpolated: bool
+
+    @property
+    def lookups(self) -> int:
+        """How many rows each field looks up."""
+        return min(self.width, 2) if self.interpolated else self.width
+
+    def members(self, ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Ids (B, G * width), unused ones -1 -> those to look up (B, G * n), and their shares in the mean (B, G, n)."""
+        ids = ids.unflatten(1, (self.fields, self.width))
+        first = ids[:, :, :1]
+        if self.interpolated:
+            upper = (ids > first).to(dtype).mean(dim=2, keepdim=True)
+            last = torch.maximum(first, ids[:, :, -1:])
+            return torch.cat([first, last], dim=2).flatten(1), torch.cat([1 - upper, upper], dim=2)
+        # An unused place looks at its set's first member with weight 0: it touches no row of its own.
+        present = ids >= 0
+        shares = present.to(dtype) / present.sum(dim=2, keepdim=True)
+        return torch.where(present, ids, first).flatten(1), shares
+
+
+def runs_of(layout: Layout) -> list[Run]:
+    """The layout's fields in runs, in their order."""
+    kinds = [(width, width > 1 and field in layout.ordered) for field, width in enumerate(layout.widths)]
+    return [Run(len(list(group)), *kind) for kind, group in itertools.groupby(kinds)]
+
+
 class Table(nn.Module):
     """Rows of one size for some fields: their id columns (B, C) -> (B, F, D).
 
     Field f starts at row `layout.offsets[f]`. C is F unless there are set fields: a set field has several
-    columns, unused ones -1, and its vector is the mean of its members' (section 3.1). Gradients are sparse,
-    so that a step costs what its rows cost, not what the table costs.
+    columns, unused ones -1, and its vector is the mean of its members' (section 3.1). So has an interpolated number.
+    Gradients are sparse, so that a step costs what its rows cost, not what the table costs.
 
     For the starting values: `whole` is the layout of all the model's fields, where the table has only some of
     them, and a row holds `parts` vectors (FFM).
@@ -53,18 +90,15 @@ class Table(nn.Module):
 
     l2_group = None  # rows have penalties of their own
     offsets: Tensor
-    first: Tensor
-    membership: Tensor
 
     def __init__(self, layout: Layout, dim: int, whole: Layout | None = None, parts: int = 1) -> None:
         super().__init__()
         self.layout, self.whole, self.vector_dim = layout, whole or layout, dim // parts
         self.weight = nn.Parameter(torch.empty(layout.rows, dim))
-        self.register_buffer("offsets", torch.tensor(layout.column_offsets), persistent=False)
-        self.register_buffer("first", torch.tensor(layout.first_columns), persistent=False)
-        member_of = torch.tensor(layout.column_fields)
-        membership = (member_of[None, :] == torch.arange(layout.fields)[:, None]).to(self.weight.dtype)
-        self.register_buffer("membership", membership, persistent=False)
+        self.runs = runs_of(layout)
+        lookups = [run.lookups for run in self.runs for _ in range(run.fields)]
+        offsets = [offset for offset, n in zip(layout.offsets, lookups, strict=True) for _ in range(n)]
+        self.register_buffer("offsets", torch.tensor(offsets), persistent=False)
         self.start()
 
     def start(self, init: str = "uniform-nk", scale: float = 1.0) -> None:
@@ -74,12 +108,16 @@ class Table(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         if not self.layout.has_sets:
             return functional.embedding(ids + self.offsets, self.weight, sparse=True)
-        # An unused column looks at its set's first member with weight 0: it touches no row of its own.
-        present = ids >= 0
-        rows = torch.where(present, ids, ids[:, self.first]) + self.offsets
-        present = present.to(self.weight.dtype)
-        members = functional.embedding(rows, self.weight, sparse=True) * present[:, :, None]
-        return (self.membership @ members) / (present @ self.membership.T)[:, :, None]
+        columns = ids.split([run.fields * run.width for run in self.runs], dim=1)
+        asked = [run.members(own, self.weight.dtype) for run, own in zip(self.runs, columns, strict=True)]
+        rows = torch.cat([found for found, _ in asked], dim=1) + self.offsets
+        members = functional.embedding(rows, self.weight, sparse=True)
+        parts = members.split([found.shape[1] for found, _ in asked], dim=1)
+        means = [
+            part if run.width == 1 else (part.unflatten(1, shares.shape[1:]) * shares[..., None]).sum(dim=2)
+            for run, part, (_, shares) in zip(self.runs, parts, asked, strict=True)
+        ]
+        return torch.cat(means, dim=1)
 
 
 class Embedding(nn.Module):

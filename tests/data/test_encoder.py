@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from pyarrow import parquet
 
 from fieldwise.data import formats
-from fieldwise.data.encoder import MISSING, OTHER, PAD, Encoder, fit_thresholds, fit_vocabulary, log_square, texts_of
+from fieldwise.data.buckets import Histogram, fit_thresholds
+from fieldwise.data.encoder import MISSING, OTHER, PAD, Encoder, fit_vocabulary, log_square, texts_of
 from fieldwise.data.formats import as_table, text_of
 from fieldwise.data.prepare import Split, prepare
 from fieldwise.data.schema import Field, Schema
@@ -55,6 +56,7 @@ FIELDS = (
     Field("moment", min_count=1),
     Field("hashed", hash_buckets=5),
     Field("number", "numeric", max_buckets=3),
+    Field("place", "numeric", max_buckets=3, interpolate=4),
     Field("count", "numeric", buckets="log-square", min_count=1),
     Field("tags", "set", min_count=1),
 )
@@ -69,6 +71,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "moment": st.datetimes(),
     "hashed": WILD,
     "number": st.floats(),
+    "place": st.floats(),
     "count": st.integers(-5, 10**6),
     "tags": st.lists(st.text("abc\n,é", min_size=1, max_size=2), max_size=4),
 }
@@ -97,7 +100,7 @@ def as_pandas(rows: dict[str, list[Any]]) -> pd.DataFrame:
         {
             name: pd.to_datetime(pd.Series(cells, dtype="datetime64[us]"))
             if name == "moment"
-            else pd.Series(cells, dtype=kinds.get(name, float if name in ("real", "number") else object))
+            else pd.Series(cells, dtype=kinds.get(name, float if name in ("real", "number", "place") else object))
             for name, cells in rows.items()
         }
     )
@@ -116,6 +119,7 @@ TYPES = {
     "moment": pa.timestamp("us"),
     "hashed": pa.large_string(),
     "number": pa.float64(),
+    "place": pa.float64(),
     "count": pa.int32(),
     "tags": pa.list_(pa.string()),
 }
@@ -304,7 +308,7 @@ def test_few_distinct_values_have_a_bucket_each(tmp_path: Path) -> None:
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1), st.integers(2, 9))
 def test_quantile_buckets_hold_no_more_than_their_share(values: list[float], most: int) -> None:
     distinct, counts = np.unique(values, return_counts=True)
-    bounds = fit_thresholds(Field("x", "numeric", max_buckets=most), distinct, counts)
+    bounds = fit_thresholds(Field("x", "numeric", max_buckets=most), Histogram(distinct, counts, 0 * counts))
     assert len(bounds) < most
     held = np.bincount(np.searchsorted(bounds, values), minlength=len(bounds) + 1)
     assert (held > 0).all()
@@ -315,7 +319,8 @@ def test_count_thresholds_by_hand() -> None:
     """A threshold whenever more than T rows have passed since the last, as for the paper's Criteo data."""
     field = Field("x", "numeric", buckets="count", bucket_count=3)
     values = np.array([0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
-    assert fit_thresholds(field, values, np.array([2, 1, 1, 4, 1, 9])).tolist() == [2, 3]
+    counts = np.array([2, 1, 1, 4, 1, 9])
+    assert fit_thresholds(field, Histogram(values, counts, 0 * counts)).tolist() == [2, 3]
 
 
 @given(st.lists(st.integers(-20, 20), min_size=2), st.integers(1, 10))
@@ -329,7 +334,9 @@ def test_count_buckets_are_the_number_of_thresholds_below(values: list[int], mos
             slow.append(value)
             running = 0
     distinct, counts = np.unique(np.array(values, dtype=np.float64), return_counts=True)
-    bounds = fit_thresholds(Field("x", "numeric", buckets="count", bucket_count=most), distinct, counts)
+    bounds = fit_thresholds(
+        Field("x", "numeric", buckets="count", bucket_count=most), Histogram(distinct, counts, 0 * counts)
+    )
     for value in values:
         assert np.searchsorted(bounds, value) == sum(threshold < value for threshold in slow)
 
@@ -468,6 +475,7 @@ EXAMPLES: dict[str, list[Any]] = {
     "moment": [datetime.datetime(2024, 1, 1, 2, 3, 4, 5), datetime.datetime(2024, 1, 1)],
     "hashed": ["x", "y"],
     "number": [-1.5, 1e-300],
+    "place": [-1.5, 1e-300],
     "count": [1, 100],
     "tags": [["a", "b"], ["c"]],
 }

@@ -17,7 +17,7 @@ from fieldwise.data.dataset import Dataset
 from fieldwise.data.encoder import Encoder
 from fieldwise.data.history import COUNT_EDGES, LIFT_EDGES, History, history_ids, moments, value_of
 from fieldwise.data.prepare import Split, prepare
-from fieldwise.data.schema import FIRST, MISSING, Field, HistorySettings, Schema, history_settings
+from fieldwise.data.schema import FIRST, HISTORY_PARTS, MISSING, PAD, Field, HistorySettings, Schema, history_settings
 from fieldwise.errors import BundleError, ConfigError, DataError
 from fieldwise.predictor import Predictor
 from fieldwise.train import train
@@ -124,6 +124,73 @@ def test_the_order_of_the_rows_may_be_the_time(tmp_path: Path):
     assert encoder.transform(last)[0, 3] == FIRST + np.searchsorted(COUNT_EDGES, sum(users))
 
 
+def slow_places(numbers: np.ndarray, anchors: list[float], steps: int) -> np.ndarray:
+    """The mean of the ids that a number has: its anchor's and the next one's, in the nearest steps."""
+    found = []
+    for number in np.clip(numbers, anchors[0], anchors[-1]):
+        lower = max(place for place in range(len(anchors) - 1) if anchors[place] <= number)
+        share = (number - anchors[lower]) / (anchors[lower + 1] - anchors[lower])
+        found.append(FIRST + lower + np.floor(share * steps + 0.5) / steps)
+    return np.array(found)
+
+
+@pytest.mark.parametrize("settings", [{}, {"half_life": 20.0}, {"strength": 2.0}], ids=str)
+def test_interpolated_histories_lie_between_fixed_anchors(tmp_path: Path, settings: dict[str, float]):
+    table, steps, keys = drawn(), 5, ("user", "user*item")
+    history = replace(TIMED, keys=keys, interpolate=steps, **settings)
+    dataset = prepared(table, tmp_path / "data", history, BY_ROW)
+    assert dataset.names[3:6] == ["user:count", "user:positives", "user:rate"]
+    assert dataset.layout.widths[3:] == (steps,) * 6
+    assert dataset.layout.sizes[3:6] == (27, 27, 19)
+    assert dataset.layout.ordered == (2, *range(3, 9))
+    hours, labels = np.array(table["hour"], dtype=float), np.array(table["click"], dtype=float)
+    gap = hours[:, None] - hours[None, :]
+    seen = (gap > 0) * (0.5 ** (gap / settings["half_life"]) if "half_life" in settings else 1.0)
+    prior = (seen @ labels + 0.5) / (seen.sum(1) + 1)
+    counts = [0.0, *(2.0**power for power in range(24))]
+    lifts = [-6, -4, -3, -2, -1.5, -1, -0.5, -0.25, 0, 0.25, 0.5, 1, 1.5, 2, 3, 4, 6]
+    ids = in_order(dataset).reshape(len(table), 6, steps)
+    for place, column in enumerate(values(table)[:2]):
+        same = seen * np.array([[one == other for other in column] for one in column])
+        count, positives = same.sum(1), same @ labels
+        strength = settings.get("strength", 10.0)
+        rate = (positives + strength * prior) / (count + strength)
+        lift = np.log(rate / (1 - rate)) - np.log(prior / (1 - prior))
+        expected = [slow_places(count, counts, steps), slow_places(positives, counts, steps)]
+        for part, one in enumerate(expected):
+            np.testing.assert_allclose(ids[:, 3 * place + part].mean(axis=1), one, atol=1e-9)
+        unseen = count == 0
+        assert (ids[unseen, 3 * place + 2] == [MISSING] + [PAD] * (steps - 1)).all()
+        found = ids[~unseen, 3 * place + 2].mean(axis=1)
+        np.testing.assert_allclose(found, slow_places(lift[~unseen], lifts, steps), atol=1e-9)
+
+
+@pytest.mark.parametrize("interpolate", [0, 4])
+def test_only_some_parts_of_a_history_may_be_fields(tmp_path: Path, interpolate: int):
+    whole = prepared(drawn(), tmp_path / "whole", replace(FOLDED, interpolate=interpolate), BY_ROW)
+    some = replace(FOLDED, interpolate=interpolate, parts=("rate", "count"))
+    rates = prepared(drawn(), tmp_path / "some", some, BY_ROW)
+    assert rates.names[3:] == [f"{key}:{part}" for key in KEYS for part in ("rate", "count")]
+    places = [whole.names.index(name) for name in rates.names]
+    assert rates.layout == whole.layout.only(places)
+    columns = whole.layout.columns_of(places)
+    for part in whole.parts:
+        assert np.array_equal(rates.parts[part].ids, np.asarray(whole.parts[part].ids)[:, columns])
+    encoder = Encoder.load(tmp_path / "some" / "encoder", rates.schema)
+    assert encoder.value_of(3, FIRST + 1) == ("lift -4" if interpolate else "lift (-6, -5.75]")
+    assert encoder.value_of(4, FIRST + 4) == ("8" if interpolate else "4")
+
+
+def test_an_interpolated_number_counts_by_its_bucket(tmp_path: Path):
+    table, smooth = drawn(), replace(FIELDS[2], interpolate=8)
+    hard = prepared(table, tmp_path / "hard", FOLDED, BY_ROW)
+    schema = Schema("click", (*FIELDS[:2], smooth), history=FOLDED)
+    prepare({"train": lambda: iter([table])}, tmp_path / "smooth", "click", schema, BY_ROW)
+    dataset = Dataset.open(tmp_path / "smooth")
+    for part in hard.parts:
+        assert np.array_equal(past(hard, part), np.asarray(dataset.parts[part].ids)[:, -9:])
+
+
 def test_in_a_random_split_training_rows_see_training_rows_only(tmp_path: Path):
     table = drawn()
     random = np.random.default_rng(3)
@@ -198,8 +265,11 @@ def test_random_labels_cannot_be_predicted(tmp_path_factory: pytest.TempPathFact
 
 def test_the_predictor_sees_what_the_prepared_rows_see(tmp_path: Path):
     table = drawn()
-    for settings in (FOLDED, replace(TIMED, delay=2.0), replace(TIMED, window=50.0), replace(TIMED, half_life=9.0)):
-        folder = tmp_path / f"{settings.time}{settings.delay}{settings.window}{settings.half_life}"
+    timed = (
+        replace(TIMED, **one) for one in ({"delay": 2.0}, {"window": 50.0}, {"half_life": 9.0}, {"interpolate": 4})
+    )
+    for number, settings in enumerate((FOLDED, replace(FOLDED, interpolate=4), *timed)):
+        folder = tmp_path / str(number)
         dataset = prepared(table, folder / "data", settings, BY_ROW)
         run = folder / "run"
         train(load_config(overrides=["model.name=lr", "train.epochs=1", "device=cpu"]), folder / "data", run)
@@ -219,7 +289,7 @@ def test_the_predictor_sees_what_the_prepared_rows_see(tmp_path: Path):
         for start, stop in ((480, 481), (481, 500), (500, 600)):
             piece = table.slice(start, stop - start)
             labels, times = np.array(piece["click"]), np.array(piece["hour"], dtype=float)
-            pieces.append(history.replay(encoder.keys(piece), labels, times))
+            pieces.append(history.ids(history.replay(encoder.keys(piece), labels, times)))
         assert np.array_equal(np.concatenate(pieces), in_order(dataset)[480:])
 
 
@@ -278,9 +348,13 @@ def test_ids_say_what_they_mean():
     found = np.array([[[3.0, 1.0], [100.0, 20.0]], [[0.0, 0.0], [100.0, 20.0]]])
     ids = history_ids(found, strength=10.0)
     assert ids[1].tolist() == [FIRST, FIRST, MISSING]
-    assert [value_of(part, number) for part, number in enumerate(ids[0])] == ["3", "1", "lift (0.1, 0.2]"]
-    assert value_of(0, FIRST + 6) == "(6, 8]"
-    assert value_of(2, MISSING) == "(missing)"
+    assert [value_of(part, number) for part, number in zip(HISTORY_PARTS, ids[0], strict=True)] == [
+        "3",
+        "1",
+        "lift (0.1, 0.2]",
+    ]
+    assert value_of("count", FIRST + 6) == "(6, 8]"
+    assert value_of("rate", MISSING) == "(missing)"
 
 
 def test_times_are_numbers_dates_or_texts():
@@ -325,6 +399,9 @@ def test_a_row_without_a_time_is_refused(tmp_path: Path):
         ("user", ["folds=1"], "folds of 2 or more"),
         ("user", ["fold=5"], "unknown history setting 'fold'"),
         ("user", ["folds=few"], "folds must be a number, found 'few'"),
+        ("user", ["interpolate=100"], "history: interpolate takes 1 to 64 steps, or 0 for none, found 100"),
+        ("user", ["parts=rates"], "unknown history part 'rates'; did you mean 'rate'"),
+        ("user", ["parts=rate,rate"], "parts takes one or more of count, positives, rate, found rate, rate"),
     ],
 )
 def test_bad_settings_are_named(keys: str, given: list[str], message: str):
@@ -333,7 +410,9 @@ def test_bad_settings_are_named(keys: str, given: list[str], message: str):
 
 
 def test_settings_live_in_the_schema(tmp_path: Path):
-    settings = history_settings("user, user*item", ["time=hour", "delay=2", "strength=5"])
+    settings = history_settings(
+        "user, user*item", ["time=hour", "delay=2", "strength=5", "parts=rate,count", "interpolate=4"]
+    )
     schema = Schema("click", FIELDS, history=settings)
     assert Schema.from_toml(schema.to_toml(), "here") == schema
     with pytest.raises(ConfigError, match="unknown history setting 'keyz'"):

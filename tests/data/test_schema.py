@@ -107,7 +107,6 @@ def test_layout() -> None:
     layout = Layout((3, 5, 4), (1, 2, 1))
     assert (layout.fields, layout.rows, layout.columns, layout.has_sets) == (3, 12, 4, True)
     assert layout.offsets == [0, 3, 8]
-    assert layout.first_columns == [0, 1, 1, 3]
     assert layout.only([2, 1]) == Layout((4, 5), (1, 2))
     assert layout.columns_of([2, 1]) == [3, 1, 2]
     assert Layout.of([3, 4]) == Layout((3, 4), (1, 1))

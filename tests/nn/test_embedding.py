@@ -20,12 +20,19 @@ SETS_IDS = torch.tensor(
     [[0, 4, -1, -1, 0, 5, 0], [2, 0, 1, 2, 3, 1, -1], [1, 3, 1, -1, 0, 2, 4], [0, 4, -1, -1, 0, 5, 0]],
     dtype=torch.int32,
 )
+PLACES = Layout((3, 6, 4, 6), (1, 4, 2, 4), (1, 3))
+PLACES_IDS = torch.tensor(
+    [[0, 2, 2, 2, 3, 3, 0, 4, 4, 4, 4], [2, 0, -1, -1, -1, 1, -1, 4, 5, 5, 5], [2, 3, 3, 4, 4, 2, 2, 1, -1, -1, -1]],
+    dtype=torch.int32,
+)
 CASES = {
     "plain": (PLAIN, (2, 2, 2), PLAIN_IDS),
     "sets": (SETS, (2, 2, 2, 2), SETS_IDS),
     "sizes": (PLAIN, (3, 1, 3), PLAIN_IDS),
     "sizes and sets": (SETS, (4, 2, 1, 2), SETS_IDS),
     "sizes in another order": (SETS, (2, 4, 1, 2), SETS_IDS),
+    "places": (PLACES, (2, 2, 2, 2), PLACES_IDS),
+    "sizes and places": (PLACES, (4, 2, 2, 1), PLACES_IDS),
 }
 
 
@@ -52,7 +59,7 @@ def test_vectors_equal_the_loop(case: str) -> None:
             assert not found[row, field, dims[field] :].any()
 
 
-@pytest.mark.parametrize("case", ["plain", "sets"])
+@pytest.mark.parametrize("case", ["plain", "sets", "places"])
 def test_table_gradients_equal_the_dense_one_hot_version(case: str) -> None:
     layout, dims, ids = CASES[case]
     table = Table(layout, dims[0]).double()
@@ -81,7 +88,7 @@ def test_gradients_of_all_tables_equal_the_loop(case: str) -> None:
         torch.testing.assert_close(grad, table.weight.grad, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("case", ["plain", "sets"])
+@pytest.mark.parametrize("case", ["plain", "sets", "places"])
 def test_a_gradient_names_only_the_rows_of_the_batch(case: str) -> None:
     layout, dims, ids = CASES[case]
     table = Table(layout, dims[0]).double()
