@@ -13,14 +13,17 @@ BIN := .venv/bin
 demo: .venv/ready
 	$(BIN)/fieldwise demo --out demo
 
+# One thread in each of as many processes as there are cores.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+
 test: .venv/ready
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 check: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 format: .venv/ready
 	$(BIN)/ruff check --fix .
