@@ -26,6 +26,10 @@ from fieldwise.tables import Column
 
 out = Console()
 err = Console(stderr=True)
+PROPOSAL_COLUMNS = (
+    Column("alone", "Log loss saved alone", ".3%"),
+    Column("on_top", "on top of the fields and those above", ".3%"),
+)
 GROUP_COLUMNS = (
     Column("rows", "Rows", ","),
     Column("positive_rate", "Positive", ".4%"),
@@ -58,6 +62,13 @@ def print_metrics(title: str, found: dict[str, Any]) -> None:
     for key, word in words.items():
         value = "not defined on one class" if found[key] is None else f"{found[key]:.5f}"
         say(f"  {word:26} {value}")
+
+
+def print_proposals(found: Sequence[dict[str, Any]]) -> None:
+    """The history keys that were proposed, in their order, and what each saves of the base rate's log loss."""
+    if found:
+        rows = [{"name": row["key"]} | row for row in found]
+        tables.show(out, PROPOSAL_COLUMNS, tables.lines(rows, PROPOSAL_COLUMNS), "Proposed history")
 
 
 def print_groups(found: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ its field is the bucket of logit(rate) - logit(prior). All bucket bounds are fix
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +64,15 @@ class History:
 
         A number counts by its bucket, given in `buckets`; a missing value is a value like any other.
         """
-        hashes = {name: _column_hashes(table, name, buckets) for name in self.settings.columns}
-        found = np.empty((len(table), len(self.settings.keys) + 1), dtype=np.uint64)
+        return self.mixed_keys(hashes_of(table, self.settings.columns, buckets))
+
+    def mixed_keys(self, hashes: Mapping[str, NDArray[np.uint64]]) -> Keys:
+        """The keys of rows from the hashes of their columns."""
+        rows = len(next(iter(hashes.values())))
+        found = np.empty((rows, len(self.settings.keys) + 1), dtype=np.uint64)
         for place, key in enumerate(self.settings.keys):
             found[:, place] = mixed([hashes[name] for name in key.split("*")], place + 1)
-        found[:, -1] = mixed([np.zeros(len(table), dtype=np.uint64)], 0)
+        found[:, -1] = mixed([np.zeros(rows, dtype=np.uint64)], 0)
         return found
 
     def times(self, table: pa.Table, passed: int = 0) -> Floats:
@@ -96,6 +100,10 @@ class History:
 
     def replay(self, keys: Keys, labels: NDArray[Any], times: Floats) -> NDArray[np.int32]:
         """Rows in the order of time: the fields (n, 3 K) of each, from what came before it; all of them are counted."""
+        return history_ids(self.replayed(keys, labels, times), self.settings.strength)
+
+    def replayed(self, keys: Keys, labels: NDArray[Any], times: Floats) -> Floats:
+        """The counts and positives (n, K + 1, 2) that `replay` makes its fields of."""
         if len(times) and times[0] < self.end:
             raise DataError(f"history runs forward: it has come to {self.end:g}, found a row of {times[0]:g}")
         waiting = len(self.waiting.times)
@@ -109,7 +117,7 @@ class History:
         self.added = added - first
         self.end = float(times[-1]) if len(times) else self.end
         self._ahead = None
-        return history_ids(found[waiting:], self.settings.strength)
+        return found[waiting:]
 
     def _as_of(self, now: float) -> Counts:
         """The counts at a moment not before the end: these, or those of a copy that has run on to it."""
@@ -147,12 +155,17 @@ class History:
         return history
 
 
-def history_ids(found: Floats, strength: float) -> NDArray[np.int32]:
-    """Counts and positives (n, K + 1, 2), the overall ones last -> ids (n, 3 K)."""
+def lifts(found: Floats, strength: float) -> Floats:
+    """Counts and positives (n, K + 1, 2), the overall ones last -> logit(rate) - logit(prior) (n, K)."""
     count, positives = found[:, :-1, 0], found[:, :-1, 1]
     prior = (found[:, -1:, 1] + 0.5) / (found[:, -1:, 0] + 1)
     rate = (positives + strength * prior) / (count + strength)
-    lift = _logit(rate) - _logit(prior)
+    return _logit(rate) - _logit(prior)
+
+
+def history_ids(found: Floats, strength: float) -> NDArray[np.int32]:
+    """Counts and positives (n, K + 1, 2), the overall ones last -> ids (n, 3 K)."""
+    count, positives, lift = found[:, :-1, 0], found[:, :-1, 1], lifts(found, strength)
     ids = np.empty((len(found), count.shape[1], 3), dtype=np.int32)
     ids[..., 0] = FIRST + np.searchsorted(COUNT_EDGES, count)
     ids[..., 1] = FIRST + np.searchsorted(COUNT_EDGES, positives)
@@ -183,8 +196,12 @@ def fold_counts(history: History, keys: Keys, labels: NDArray[Any], folds: NDArr
 
 def out_of_fold(history: History, keys: Keys, folds: NDArray[np.int64], inside: Counts) -> NDArray[np.int32]:
     """The history fields (n, 3 K) of training rows: what the other folds have."""
-    others = history.counts.look(keys) - inside.look(_in_fold(keys, folds))
-    return history_ids(np.maximum(others, 0), history.settings.strength)
+    return history_ids(other_folds(history, keys, folds, inside), history.settings.strength)
+
+
+def other_folds(history: History, keys: Keys, folds: NDArray[np.int64], inside: Counts) -> Floats:
+    """The counts and positives (n, K + 1, 2) that the other folds have."""
+    return np.maximum(history.counts.look(keys) - inside.look(_in_fold(keys, folds)), 0)
 
 
 def _in_fold(keys: Keys, folds: NDArray[np.int64]) -> Keys:
@@ -194,7 +211,7 @@ def _in_fold(keys: Keys, folds: NDArray[np.int64]) -> Keys:
 def folds_of(settings: HistorySettings, table: pa.Table, first_row: int) -> NDArray[np.int64]:
     """The fold of each row, by its number or by what it has in the group's columns."""
     if settings.group:
-        numbers = mixed([_column_hashes(table, name, {}) for name in settings.group], settings.seed)
+        numbers = mixed(list(hashes_of(table, settings.group, {}).values()), settings.seed)
     else:
         rows = np.arange(first_row, first_row + len(table), dtype=np.uint64)
         numbers = mixed([rows], settings.seed)
@@ -215,12 +232,19 @@ def mixed(parts: Sequence[NDArray[np.uint64]], seed: int) -> NDArray[np.uint64]:
     return np.maximum(total, np.uint64(1))
 
 
-def _column_hashes(table: pa.Table, name: str, buckets: dict[str, NDArray[np.int32]]) -> NDArray[np.uint64]:
-    if name in buckets:
-        return buckets[name].astype(np.int64).astype(np.uint64)
-    if name not in table.column_names:
-        raise DataError(f"history needs the column '{name}'; the table has: {', '.join(table.column_names)}")
-    return column_hashes(table[name])
+def hashes_of(
+    table: pa.Table, names: Sequence[str], buckets: Mapping[str, NDArray[np.int32]]
+) -> dict[str, NDArray[np.uint64]]:
+    """What columns hold as hashes: of its bucket where it has one, else of its text."""
+    found = {}
+    for name in names:
+        if name in buckets:
+            found[name] = buckets[name].astype(np.int64).astype(np.uint64)
+        elif name in table.column_names:
+            found[name] = column_hashes(table[name])
+        else:
+            raise DataError(f"history needs the column '{name}'; the table has: {', '.join(table.column_names)}")
+    return found
 
 
 def column_hashes(column: pa.ChunkedArray) -> NDArray[np.uint64]:
