@@ -36,6 +36,7 @@ from fieldwise.data.encoder import (
 from fieldwise.data.formats import is_list, quoted, text_of
 from fieldwise.data.history import ROW_ORDER, History, column_hashes, mixed
 from fieldwise.data.infer import SAMPLE_ROWS, infer_schema
+from fieldwise.data.leaks import find_leak
 from fieldwise.data.leaves import MOST_ROWS, Leaves
 from fieldwise.data.propose import propose
 from fieldwise.data.schema import Field, HistorySettings, Schema, check_names
@@ -127,6 +128,10 @@ def prepare(
         history = replace(history, keys=(*history.named, *(proposal.key for proposal in proposals)))
         encoder.schema = schema = replace(schema, history=history)
         (folder / "schema.toml").write_text(schema.to_toml(), encoding="utf-8")
+        held_out = next((part for part in ("valid", "test") if part in rows), "")
+        leak = find_leak(stage, rows, held_out, schema.names) if held_out else None
+        if leak:
+            notes.append(leak.warning(held_out, held_out in sources, bool(history.keys) and not history.time))
         if history.keys:
             encoder.history = copy.deepcopy(known.history) if known else History(history)
             tell(encoder, stage, rows, progress)
@@ -149,6 +154,7 @@ def prepare(
         "fields": {name: {"kind": kind, "size": size} for name, kind, size in fields},
         "new_ids": {} if known is None else _new_ids(encoder, known),
         "proposals": [asdict(proposal) for proposal in proposals],
+        "leak": asdict(leak) if leak else None,
         "notes": notes,
     }
 
