@@ -24,6 +24,7 @@ from fieldwise.console import (
     print_groups,
     print_json,
     print_metrics,
+    print_proposals,
     print_report,
     print_study,
     say,
@@ -111,7 +112,8 @@ def prepare(
         int, typer.Option(help="Add the leaves of so many boosted trees of depth 7 as fields, such as 30.")
     ] = 0,
     history: Annotated[
-        str, typer.Option(help="Keys whose past becomes fields: columns and crosses such as user,user*item.")
+        str,
+        typer.Option(help="Keys whose past becomes fields: columns and crosses such as user,user*item; auto, auto:8."),
     ] = "",
     history_set: Annotated[
         list[str] | None, typer.Option(help="NAME=VALUE: time, delay, window, half_life, folds, group, strength.")
@@ -173,6 +175,7 @@ def prepare(
         err.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
     for part, count in facts["rows"].items():
         say(f"{part:6}{count:>12,} rows, {facts['positive_rate'][part]:.4%} positive")
+    print_proposals(facts["proposals"])
     kinds = ", ".join(f"{n} ({v['kind']}, {v['size']:,} ids)" for n, v in facts["fields"].items())
     if known:
         grown = ", ".join(f"{name} {count:,}" for name, count in facts["new_ids"].items())

@@ -27,6 +27,10 @@ from fieldwise.tables import Column
 
 out = Console()
 err = Console(stderr=True)
+PROPOSAL_COLUMNS = (
+    Column("alone", "Log loss saved alone", ".3%"),
+    Column("on_top", "on top of the fields and those above", ".3%"),
+)
 GROUP_COLUMNS = (
     Column("rows", "Rows", ","),
     Column("positive_rate", "Positive", ".4%"),
@@ -67,6 +71,13 @@ def print_report(report: dict[str, Any], run: Path) -> None:
     print_metrics(f"{report['model']} on {part} rows", report[part])
     say(f"run: {run}  bundle: {run / 'bundle'}")
     say(f"next: fieldwise predict {run} FILE -o predictions.csv")
+
+
+def print_proposals(found: Sequence[dict[str, Any]]) -> None:
+    """The history keys that were proposed, in their order, and what each saves of the base rate's log loss."""
+    if found:
+        rows = [{"name": row["key"]} | row for row in found]
+        tables.show(out, PROPOSAL_COLUMNS, tables.lines(rows, PROPOSAL_COLUMNS), "Proposed history")
 
 
 def print_groups(found: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -164,10 +164,12 @@ class Encoder:
         assert self.history is not None
         return self.history.keys(table, self.buckets(table))
 
-    def buckets(self, table: pa.Table) -> dict[str, NDArray[np.int32]]:
-        """The buckets of the numbers that the history counts by."""
-        assert self.history is not None
-        used = [code for code in self.codes if code.field.name in self.history.settings.columns]
+    def buckets(self, table: pa.Table, columns: Collection[str] | None = None) -> dict[str, NDArray[np.int32]]:
+        """The buckets of the numbers among some columns, or among those that the history counts by."""
+        if columns is None:
+            assert self.history is not None
+            columns = self.history.settings.columns
+        used = [code for code in self.codes if code.field.name in columns]
         numbers = [code.in_buckets for code in used if code.field.kind == "numeric"]
         return {code.field.name: _encode(code, table[code.field.name]) for code in numbers}
 

@@ -17,7 +17,7 @@ anchors are fixed, so that they tell nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,11 +89,15 @@ class History:
 
         A number counts by its bucket, given in `buckets`; a missing value is a value like any other.
         """
-        hashes = {name: _column_hashes(table, name, buckets) for name in self.settings.columns}
-        found = np.empty((len(table), len(self.settings.keys) + 1), dtype=np.uint64)
+        return self.mixed_keys(hashes_of(table, self.settings.columns, buckets))
+
+    def mixed_keys(self, hashes: Mapping[str, NDArray[np.uint64]]) -> Keys:
+        """The keys of rows from the hashes of their columns."""
+        rows = len(next(iter(hashes.values())))
+        found = np.empty((rows, len(self.settings.keys) + 1), dtype=np.uint64)
         for place, key in enumerate(self.settings.keys):
             found[:, place] = mixed([hashes[name] for name in key.split("*")], place + 1)
-        found[:, -1] = mixed([np.zeros(len(table), dtype=np.uint64)], 0)
+        found[:, -1] = mixed([np.zeros(rows, dtype=np.uint64)], 0)
         return found
 
     def times(self, table: pa.Table, passed: int = 0) -> Floats:
@@ -121,6 +125,10 @@ class History:
 
     def replay(self, keys: Keys, labels: NDArray[Any], times: Floats) -> NDArray[np.int32]:
         """Rows in the order of time: what there is to tell (n, H) of each before it comes; all of them are counted."""
+        return self.told(self.replayed(keys, labels, times))
+
+    def replayed(self, keys: Keys, labels: NDArray[Any], times: Floats) -> Floats:
+        """The counts and positives (n, K + 1, 2) that `replay` tells of."""
         if len(times) and times[0] < self.end:
             raise DataError(f"history runs forward: it has come to {self.end:g}, found a row of {times[0]:g}")
         waiting = len(self.waiting.times)
@@ -134,7 +142,7 @@ class History:
         self.added = added - first
         self.end = float(times[-1]) if len(times) else self.end
         self._ahead = None
-        return self.told(found[waiting:])
+        return found[waiting:]
 
     def _as_of(self, now: float) -> Counts:
         """The counts at a moment not before the end: these, or those of a copy that has run on to it."""
@@ -172,14 +180,20 @@ class History:
         return history
 
 
+def lifts(found: Floats, strength: float) -> Floats:
+    """Counts and positives (n, K + 1, 2), the overall ones last -> logit(rate) - logit(prior) (n, K)."""
+    count, positives = found[:, :-1, 0], found[:, :-1, 1]
+    prior = (found[:, -1:, 1] + 0.5) / (found[:, -1:, 0] + 1)
+    rate = (positives + strength * prior) / (count + strength)
+    return _logit(rate) - _logit(prior)
+
+
 def history_ids(
     found: Floats, strength: float, parts: Sequence[str] = HISTORY_PARTS, steps: int = 0
 ) -> NDArray[np.int32]:
     """Counts and positives (n, K + 1, 2), the overall ones last -> ids (n, H), fine where there are steps."""
     count, positives = found[:, :-1, 0], found[:, :-1, 1]
-    prior = (found[:, -1:, 1] + 0.5) / (found[:, -1:, 0] + 1)
-    rate = (positives + strength * prior) / (count + strength)
-    lift = np.where(count > 0, _logit(rate) - _logit(prior), np.nan)
+    lift = np.where(count > 0, lifts(found, strength), np.nan)
     numbers = dict(zip(HISTORY_PARTS, (count, positives, lift), strict=True))
     columns = [_part_ids(part, numbers[part], steps) for part in parts]
     return np.stack(columns, axis=2).reshape(len(found), -1)
@@ -225,8 +239,12 @@ def fold_counts(history: History, keys: Keys, labels: NDArray[Any], folds: NDArr
 
 def out_of_fold(history: History, keys: Keys, folds: NDArray[np.int64], inside: Counts) -> NDArray[np.int32]:
     """What there is to tell (n, H) of training rows: what the other folds have."""
-    others = history.counts.look(keys) - inside.look(_in_fold(keys, folds))
-    return history.told(np.maximum(others, 0))
+    return history.told(other_folds(history, keys, folds, inside))
+
+
+def other_folds(history: History, keys: Keys, folds: NDArray[np.int64], inside: Counts) -> Floats:
+    """The counts and positives (n, K + 1, 2) that the other folds have."""
+    return np.maximum(history.counts.look(keys) - inside.look(_in_fold(keys, folds)), 0)
 
 
 def _in_fold(keys: Keys, folds: NDArray[np.int64]) -> Keys:
@@ -236,7 +254,7 @@ def _in_fold(keys: Keys, folds: NDArray[np.int64]) -> Keys:
 def folds_of(settings: HistorySettings, table: pa.Table, first_row: int) -> NDArray[np.int64]:
     """The fold of each row, by its number or by what it has in the group's columns."""
     if settings.group:
-        numbers = mixed([_column_hashes(table, name, {}) for name in settings.group], settings.seed)
+        numbers = mixed(list(hashes_of(table, settings.group, {}).values()), settings.seed)
     else:
         rows = np.arange(first_row, first_row + len(table), dtype=np.uint64)
         numbers = mixed([rows], settings.seed)
@@ -257,12 +275,19 @@ def mixed(parts: Sequence[NDArray[np.uint64]], seed: int) -> NDArray[np.uint64]:
     return np.maximum(total, np.uint64(1))
 
 
-def _column_hashes(table: pa.Table, name: str, buckets: dict[str, NDArray[np.int32]]) -> NDArray[np.uint64]:
-    if name in buckets:
-        return buckets[name].astype(np.int64).astype(np.uint64)
-    if name not in table.column_names:
-        raise DataError(f"history needs the column '{name}'; the table has: {', '.join(table.column_names)}")
-    return column_hashes(table[name])
+def hashes_of(
+    table: pa.Table, names: Sequence[str], buckets: Mapping[str, NDArray[np.int32]]
+) -> dict[str, NDArray[np.uint64]]:
+    """What columns hold as hashes: of its bucket where it has one, else of its text."""
+    found = {}
+    for name in names:
+        if name in buckets:
+            found[name] = buckets[name].astype(np.int64).astype(np.uint64)
+        elif name in table.column_names:
+            found[name] = column_hashes(table[name])
+        else:
+            raise DataError(f"history needs the column '{name}'; the table has: {', '.join(table.column_names)}")
+    return found
 
 
 def column_hashes(column: pa.ChunkedArray) -> NDArray[np.uint64]:

@@ -13,7 +13,7 @@ import math
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,9 @@ from fieldwise.data.encoder import (
 from fieldwise.data.formats import is_list, quoted, text_of
 from fieldwise.data.history import ROW_ORDER, History, column_hashes, mixed
 from fieldwise.data.infer import SAMPLE_ROWS, infer_schema
+from fieldwise.data.leaks import find_leak
 from fieldwise.data.leaves import MOST_ROWS, Leaves
+from fieldwise.data.propose import propose
 from fieldwise.data.schema import Field, HistorySettings, Schema, check_names
 from fieldwise.data.staged import LABEL, ROW, WEIGHT, staged_chunks
 from fieldwise.data.texts import texts_of
@@ -91,7 +93,8 @@ def prepare(
     training rows are split. Without a schema all columns but those to `drop` may become fields. `names` say
     where the rows of a source come from, for errors. `keep_negatives` is the share of negatives that training
     rows keep, drawn by the split's seed; probabilities are corrected for it. `gbdt_leaves` trees add a field each,
-    `history` those of what came before; without it the schema's own stands. With a `known` encoder its schema and
+    `history` those of what came before; without it the schema's own stands, and `auto` in it gives way to the keys that
+    are proposed. With a `known` encoder its schema and
     ids stay, and its history goes on; the training rows only add ids behind the old ones.
     """
     schema = known.schema if known else schema
@@ -118,12 +121,21 @@ def prepare(
             schema = replace(schema, history=history)
             notes += left_out
         schema = replace(schema, label=label, weight=weight, gbdt_leaves=gbdt_leaves or schema.gbdt_leaves)
-        (folder / "schema.toml").write_text(schema.to_toml(), encoding="utf-8")
         encoder = fit_encoder(schema, stage / "train.parquet", progress, known)
+        proposals = propose(encoder, stage / "train.parquet", history, progress) if history.proposals else []
+        if history.proposals and not proposals:
+            notes.append("history auto: no key adds to what the fields say by more than chance, so none is proposed")
+        history = replace(history, keys=(*history.named, *(proposal.key for proposal in proposals)))
+        encoder.schema = schema = replace(schema, history=history)
+        (folder / "schema.toml").write_text(schema.to_toml(), encoding="utf-8")
+        held_out = next((part for part in ("valid", "test") if part in rows), "")
+        leak = find_leak(stage, rows, held_out, schema.names) if held_out else None
+        if leak:
+            notes.append(leak.warning(held_out, held_out in sources, bool(history.keys) and not history.time))
         if history.keys:
             encoder.history = copy.deepcopy(known.history) if known else History(history)
             tell(encoder, stage, rows, progress)
-            rows.pop("dropped", 0)
+        rows.pop("dropped", 0)
         if schema.gbdt_leaves:
             encoder.leaves = known.leaves if known else _fit_leaves(encoder, stage / "train.parquet", rows["train"])
         check_names(encoder.names)
@@ -141,6 +153,8 @@ def prepare(
         "negatives_kept": keep_negatives,
         "fields": {name: {"kind": kind, "size": size} for name, kind, size in fields},
         "new_ids": {} if known is None else _new_ids(encoder, known),
+        "proposals": [asdict(proposal) for proposal in proposals],
+        "leak": asdict(leak) if leak else None,
         "notes": notes,
     }
 

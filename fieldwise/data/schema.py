@@ -19,6 +19,8 @@ KINDS = ("categorical", "numeric", "set")
 # Ids are int32, and two of them are taken.
 LARGEST_HASH = 2**31 - 3
 BUCKETS = ("quantile", "count", "log-square", "explicit", "tree")
+# A history key that stands for others, which prepare proposes, and how many of them it is without a number.
+AUTO, AUTO_KEYS = "auto", 10
 LEAST = {"min_count": 1, "hash_buckets": 0, "max_values": 1, "max_buckets": 2, "bucket_count": 1}
 MOST_STEPS = 64
 HISTORY_PARTS = ("count", "positives", "rate")
@@ -157,7 +159,8 @@ class Field:
 class HistorySettings:
     """Which keys have a history, and how it is told: see data/history.py.
 
-    `keys` are columns, or crosses like `user*item`; `strength` rows of the overall rate are added to each rate;
+    `keys` are columns, or crosses like `user*item`; `auto`, or `auto:8`, stands for up to so many that prepare
+    proposes and writes in its place (data/propose.py). `strength` rows of the overall rate are added to each rate;
     `most_keys` bounds the memory, about 64 bytes for each. Each key adds the fields named in `parts`, in buckets, or,
     with `interpolate` M > 0, between anchors in steps of 1/M.
     """
@@ -183,7 +186,12 @@ class HistorySettings:
         if not self.parts or len(set(self.parts)) < len(self.parts):
             known, found = (", ".join(parts) for parts in (HISTORY_PARTS, self.parts))
             raise ConfigError(f"history parts takes one or more of {known}, found {found or 'none'}")
+        if len(self.keys) - len(self.named) > 1:
+            raise ConfigError(f"history takes auto once, found {', '.join(self.keys)}")
         for key in self.keys:
+            if key not in self.named and not _auto_keys(key):
+                raise ConfigError(f"history auto takes a number of keys of 1 or more, such as auto:8, found '{key}'")
+        for key in self.named:
             if not all(key.split("*")) or len(set(key.split("*"))) < len(key.split("*")):
                 raise ConfigError(f"history takes columns and crosses of them such as user*item, found '{key}'")
             if self.keys.count(key) > 1:
@@ -204,9 +212,25 @@ class HistorySettings:
             )
 
     @property
+    def named(self) -> tuple[str, ...]:
+        """The keys without `auto`."""
+        return tuple(key for key in self.keys if key.partition(":")[0] != AUTO)
+
+    @property
+    def proposals(self) -> int:
+        """How many keys `auto` may stand for; 0 where it is not among the keys."""
+        return sum(_auto_keys(key) for key in self.keys if key not in self.named)
+
+    @property
     def columns(self) -> list[str]:
         """The columns that the keys are made of."""
-        return list(dict.fromkeys(name for key in self.keys for name in key.split("*")))
+        return list(dict.fromkeys(name for key in self.named for name in key.split("*")))
+
+
+def _auto_keys(key: str) -> int:
+    """The number in `auto:8`, or that of `auto` alone; 0 where it is no such number."""
+    _, colon, number = key.partition(":")
+    return AUTO_KEYS if not colon else int(number) if number.isdecimal() else 0
 
 
 def history_settings(keys: str, given: Sequence[str] = ()) -> HistorySettings:

@@ -112,11 +112,12 @@ class _Log:
             for chunk in staged_chunks(stage / f"{part}.parquet"):
                 here = slice(first, first + len(chunk))
                 self.keys[here], self.labels[here] = encoder.keys(chunk), chunk[LABEL].to_numpy()
-                self.times[here] = _moments(chunk, history.settings.time, part, first - self.places[part].start)
+                self.times[here] = row_moments(chunk, history.settings.time, part, first - self.places[part].start)
                 first += len(chunk)
 
 
-def _moments(chunk: pa.Table, name: str, part: str, passed: int) -> NDArray[np.float64]:
+def row_moments(chunk: pa.Table, name: str, part: str, passed: int) -> NDArray[np.float64]:
+    """The moments of staged rows, each of which must have one."""
     times = moments(chunk[ROW if name == ROW_ORDER else name], name, passed)
     if np.isnan(times).any():
         row = passed + int(np.flatnonzero(np.isnan(times))[0]) + 1

@@ -1,0 +1,214 @@
+"""Whether a split gives labels away: rows of one event that stand on both of its sides.
+
+Where an event became several rows, such as one positive and two negatives of one user and context, rows alike in all
+fields but one or two have labels that depend on each other: who knows the training ones can guess the held-out one. The
+sign tells such a leak from an honest likeness. What people do again makes labels of like rows agree; here they exclude
+each other, so that the more of them are positive in training, the less likely is a held-out row. That is what is looked
+for: for each way of leaving out one field, or two, the share of held-out rows that have such training rows, and the AUC
+of their mean label.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyarrow import parquet
+
+from fieldwise.data.formats import is_list
+from fieldwise.data.history import mixed
+from fieldwise.data.staged import LABEL, staged_chunks
+from fieldwise.data.texts import texts_of
+
+Hashes = NDArray[np.uint64]
+# Held-out rows to look at; and cells of the first training rows, which say what is worth a look at all of them.
+HELD_ROWS, FIRST_CELLS = 10_000, 8_000_000
+# Fields that are left out two at a time, those that leave the most rows alike or have the most values where there are
+# more of them; and how many suspects are followed through all training rows.
+PAIRED_FIELDS, SUSPECTS = 16, 20
+# A leak: so many held-out rows have fewer than so many training rows alike, whose mean label has an AUC below this.
+LEAST_SHARE, LARGEST_GROUP, LARGEST_AUC = 0.2, 30, 0.4
+# The standard errors that the AUC must lie below 0.5: among so many suspects, one is low by luck.
+ERRORS = 5.0
+# Bits of a hash that say at once that a group is not among the held-out ones.
+BITS = 18
+
+
+@dataclass(frozen=True)
+class Leak:
+    """Fields left out; the share of held-out rows with training rows alike in all others; how many, in the middle;
+    and how well the mean label of these tells the held-out one."""
+
+    left_out: tuple[str, ...]
+    alike_in: tuple[str, ...]
+    share: float
+    group_size: float
+    auc: float
+
+    def warning(self, part: str, files: bool, folds: bool) -> str:
+        """The line for the user; there is more to do where parts are `files`, or where a history has `folds`."""
+        group = ",".join(self.alike_in)
+        join = "join the files and use " if files else ""
+        too = f" and --history-set group={group}" if folds else ""
+        return (
+            f"the split may give labels away: {self.share:.0%} of the {part} rows have training rows alike in all "
+            f"fields but {' and '.join(self.left_out)} (a median of {self.group_size:g}), and the more of these are "
+            f"positive, the less likely the row is (AUC {self.auc:.2f}). If they come from one event, keep them "
+            f"together: {join}--split-group {group}{too}"
+        )
+
+
+def find_leak(stage: Path, rows: Mapping[str, int], part: str, fields: Sequence[str]) -> Leak | None:
+    """The plainest leak between the staged training rows and those of a part, if there is one."""
+    if len(fields) < 2:
+        return None
+    held, labels = _held_out(stage / f"{part}.parquet", fields)
+    hasher = _Hasher(held, fields, parquet.read_schema(stage / "train.parquet"))
+    total, hashes = hasher(held, range(len(fields)))
+    first = max(1, FIRST_CELLS // len(fields))
+    chunks = staged_chunks(stage / "train.parquet", [*fields, LABEL])
+    head, rest = _cut(chunks, first)
+    known = [(*hasher(chunk, range(len(fields))), chunk[LABEL].to_numpy()) for chunk in head]
+
+    def grouped(left_out: tuple[int, ...]) -> _Groups:
+        groups = _Groups(left_out, total, hashes)
+        for some in known:
+            groups.count(*some)
+        return groups
+
+    single = [grouped((field,)) for field in range(len(fields))]
+    best = sorted(single, key=lambda groups: (-groups.share, -hasher.distinct(groups.left_out[0])))[:PAIRED_FIELDS]
+    pairs = itertools.combinations(sorted(groups.left_out[0] for groups in best), 2) if len(fields) > 2 else ()
+    suspects = single + [grouped(pair) for pair in pairs]
+    seen = min(1.0, first / rows["train"])
+    if seen < 1:
+        # A held-out row with one training row alike meets it among the first ones with this chance.
+        live = [groups for groups in suspects if groups.share > seen * LEAST_SHARE / 2]
+        suspects = sorted(live, key=lambda groups: -groups.share)[:SUSPECTS]
+        wanted = sorted({field for groups in suspects for field in groups.left_out})
+        for chunk in rest if suspects else ():
+            more = (*hasher(chunk, wanted), chunk[LABEL].to_numpy())
+            for groups in suspects:
+                groups.count(*more)
+    return _plainest(suspects, labels, fields)
+
+
+def _plainest(suspects: Sequence[_Groups], labels: NDArray[np.bool_], fields: Sequence[str]) -> Leak | None:
+    """Of the groups that leak, those with the fewest fields left out, and of these the ones that tell the most."""
+    leaks = []
+    for groups in suspects:
+        size, area, error = groups.measure(labels)
+        if groups.share > LEAST_SHARE and size < LARGEST_GROUP and area < min(LARGEST_AUC, 0.5 - ERRORS * error):
+            left_out = tuple(fields[field] for field in groups.left_out)
+            alike_in = tuple(name for name in fields if name not in left_out)
+            leaks.append(Leak(left_out, alike_in, groups.share, size, area))
+    return min(leaks, key=lambda leak: (len(leak.left_out), leak.share * (leak.auc - 0.5)), default=None)
+
+
+def _held_out(path: Path, fields: Sequence[str]) -> tuple[pa.Table, NDArray[np.bool_]]:
+    head, _ = _cut(staged_chunks(path, [*fields, LABEL]), HELD_ROWS)
+    rows = pa.concat_tables(head)
+    return rows, rows[LABEL].to_numpy() > 0
+
+
+def _cut(chunks: Iterator[pa.Table], rows: int) -> tuple[list[pa.Table], Iterator[pa.Table]]:
+    """The first so many rows, and an iterator over the rest of them."""
+    head: list[pa.Table] = []
+    for chunk in chunks:
+        head.append(chunk.slice(0, rows))
+        rows -= len(head[-1])
+        if not rows:
+            return head, itertools.chain([chunk.slice(len(head[-1]))], chunks)
+    return head, iter(())
+
+
+class _Hasher:
+    """Rows -> a hash of each field, made from the place of its value among the held-out rows' values."""
+
+    def __init__(self, held: pa.Table, fields: Sequence[str], training: pa.Schema) -> None:
+        plain = {name: _plain(held[name]) for name in fields}
+        # Parts that are files of their own may hold a column in two types; texts compare.
+        self.as_text = {name for name in fields if plain[name].type != training.field(name).type}
+        self.values = {name: _plain(held[name], name in self.as_text).unique() for name in fields}
+
+    def distinct(self, field: int) -> int:
+        """How many values the held-out rows have in a field."""
+        return len(list(self.values.values())[field])
+
+    def __call__(self, table: pa.Table, wanted: Sequence[int]) -> tuple[Hashes, dict[int, Hashes]]:
+        """The sum of all fields' hashes (n,), from which fields can be taken away again, and the wanted hashes."""
+        total, found = np.zeros(len(table), dtype=np.uint64), {}
+        for field, (name, values) in enumerate(self.values.items()):
+            column = _plain(table[name], name in self.as_text)
+            places = pc.index_in(column, value_set=values).fill_null(len(values))
+            hashes = mixed([places.to_numpy().astype(np.uint64)], field)
+            total += hashes
+            if field in wanted:
+                found[field] = hashes
+        return total, found
+
+
+def _plain(column: pa.ChunkedArray, as_text: bool = False) -> pa.ChunkedArray:
+    """A column whose values can be looked up: no lists and no dictionaries."""
+    if as_text or is_list(column.type):
+        texts, places = texts_of(column)
+        return pa.chunked_array([pa.array(texts, pa.string()).take(pa.array(places))])
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+class _Groups:
+    """The held-out rows by what they are alike in, and the training rows of each group: how many, how many positive."""
+
+    def __init__(self, left_out: tuple[int, ...], total: Hashes, hashes: Mapping[int, Hashes]) -> None:
+        self.left_out = left_out
+        self.keys, self.places = np.unique(self._groups(total, hashes), return_inverse=True)
+        self.counts = np.zeros((2, len(self.keys)))
+        self.maybe = np.zeros(1 << BITS, dtype=bool)
+        self.maybe[self.keys >> np.uint64(64 - BITS)] = True
+
+    def _groups(self, total: Hashes, hashes: Mapping[int, Hashes]) -> Hashes:
+        for field in self.left_out:
+            total = total - hashes[field]
+        return total
+
+    def count(self, total: Hashes, hashes: Mapping[int, Hashes], labels: NDArray[Any]) -> None:
+        """Counts training rows."""
+        groups = self._groups(total, hashes)
+        rows = np.flatnonzero(self.maybe[groups >> np.uint64(64 - BITS)])
+        places = np.minimum(np.searchsorted(self.keys, groups[rows]), len(self.keys) - 1)
+        same = self.keys[places] == groups[rows]
+        places, rows = places[same], rows[same]
+        self.counts[0] += np.bincount(places, minlength=len(self.keys))
+        self.counts[1] += np.bincount(places, weights=labels[rows], minlength=len(self.keys))
+
+    @property
+    def share(self) -> float:
+        """The share of held-out rows with training rows in their group."""
+        return float((self.counts[0][self.places] > 0).mean())
+
+    def measure(self, labels: NDArray[np.bool_]) -> tuple[float, float, float]:
+        """The median size of the held-out rows' groups, the AUC of the groups' mean label, and its standard error."""
+        count, positives = self.counts[:, self.places]
+        there = count > 0
+        of, positive = labels[there], int(labels[there].sum())
+        if positive in (0, len(of)):
+            return 0.0, 0.5, 0.0
+        area = auc(positives[there] / count[there], of)
+        error = np.sqrt((1 / positive + 1 / (len(of) - positive)) / 12)
+        return float(np.median(count[there])), area, float(error)
+
+
+def auc(scores: NDArray[np.float64], labels: NDArray[np.bool_]) -> float:
+    """The chance that a positive row scores above a negative one, ties counting half."""
+    values, places = np.unique(scores, return_inverse=True)
+    positive = np.bincount(places[labels], minlength=len(values))
+    negative = np.bincount(places[~labels], minlength=len(values))
+    below = np.cumsum(negative) - negative / 2
+    return float(positive @ below / (positive.sum() * negative.sum()))
