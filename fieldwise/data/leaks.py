@@ -28,8 +28,9 @@ from fieldwise.data.staged import LABEL, staged_chunks
 from fieldwise.data.texts import texts_of
 
 Hashes = NDArray[np.uint64]
-# Held-out rows to look at; and cells of the first training rows, which say what is worth a look at all of them.
-HELD_ROWS, FIRST_CELLS = 10_000, 8_000_000
+# Held-out rows to look at; and the first training rows, which say what is worth a look at all of them, so many at most,
+# and so many cells.
+HELD_ROWS, FIRST_ROWS, FIRST_CELLS = 10_000, 100_000, 8_000_000
 # Fields that are left out two at a time, those that leave the most rows alike or have the most values where there are
 # more of them; and how many suspects are followed through all training rows.
 PAIRED_FIELDS, SUSPECTS = 16, 20
@@ -72,7 +73,7 @@ def find_leak(stage: Path, rows: Mapping[str, int], part: str, fields: Sequence[
     held, labels = _held_out(stage / f"{part}.parquet", fields)
     hasher = _Hasher(held, fields, parquet.read_schema(stage / "train.parquet"))
     total, hashes = hasher(held, range(len(fields)))
-    first = max(1, FIRST_CELLS // len(fields))
+    first = max(1, min(FIRST_ROWS, FIRST_CELLS // len(fields)))
     chunks = staged_chunks(stage / "train.parquet", [*fields, LABEL])
     head, rest = _cut(chunks, first)
     known = [(*hasher(chunk, range(len(fields))), chunk[LABEL].to_numpy()) for chunk in head]
@@ -89,9 +90,8 @@ def find_leak(stage: Path, rows: Mapping[str, int], part: str, fields: Sequence[
     suspects = single + [grouped(pair) for pair in pairs]
     seen = min(1.0, first / rows["train"])
     if seen < 1:
-        # A held-out row with one training row alike meets it among the first ones with this chance.
-        live = [groups for groups in suspects if groups.share > seen * LEAST_SHARE / 2]
-        suspects = sorted(live, key=lambda groups: -groups.share)[:SUSPECTS]
+        suspects = [groups for groups in suspects if groups.worth_a_look(labels, seen)]
+        suspects = sorted(suspects, key=lambda groups: -groups.share)[:SUSPECTS]
         wanted = sorted({field for groups in suspects for field in groups.left_out})
         for chunk in rest if suspects else ():
             more = (*hasher(chunk, wanted), chunk[LABEL].to_numpy())
@@ -193,13 +193,18 @@ class _Groups:
         """The share of held-out rows with training rows in their group."""
         return float((self.counts[0][self.places] > 0).mean())
 
+    def worth_a_look(self, labels: NDArray[np.bool_], seen: float) -> bool:
+        """Whether a leak is possible after some training rows; one row alike is among them with the chance `seen`."""
+        _, area, error = self.measure(labels)
+        return self.share > seen * LEAST_SHARE / 2 and area < 0.5 + 2 * error
+
     def measure(self, labels: NDArray[np.bool_]) -> tuple[float, float, float]:
         """The median size of the held-out rows' groups, the AUC of the groups' mean label, and its standard error."""
         count, positives = self.counts[:, self.places]
         there = count > 0
         of, positive = labels[there], int(labels[there].sum())
         if positive in (0, len(of)):
-            return 0.0, 0.5, 0.0
+            return 0.0, 0.5, 1.0
         area = auc(positives[there] / count[there], of)
         error = np.sqrt((1 / positive + 1 / (len(of) - positive)) / 12)
         return float(np.median(count[there])), area, float(error)

@@ -105,6 +105,9 @@ def test_a_leak_is_followed_through_all_training_rows(tmp_path: Path, monkeypatc
     whole = prepared(tmp_path / "whole", table)["leak"]
     assert whole["left_out"] == ("item", "rank")
     # Of the 24,000 training rows only the first 3,000 are looked at for suspects.
+    monkeypatch.setattr(leaks, "FIRST_ROWS", 3_000)
+    assert prepared(tmp_path / "rows", table)["leak"] == whole
+    monkeypatch.undo()
     monkeypatch.setattr(leaks, "FIRST_CELLS", 15_000)
     assert prepared(tmp_path / "first", table)["leak"] == whole
     assert prepared(tmp_path / "none", repeating(30_000))["leak"] is None
