@@ -128,10 +128,6 @@ def prepare(
         history = replace(history, keys=(*history.named, *(proposal.key for proposal in proposals)))
         encoder.schema = schema = replace(schema, history=history)
         (folder / "schema.toml").write_text(schema.to_toml(), encoding="utf-8")
-        held_out = next((part for part in ("valid", "test") if part in rows), "")
-        leak = find_leak(stage, rows, held_out, schema.names) if held_out else None
-        if leak:
-            notes.append(leak.warning(held_out, held_out in sources, bool(history.keys) and not history.time))
         if history.keys:
             encoder.history = copy.deepcopy(known.history) if known else History(history)
             tell(encoder, stage, rows, progress)
@@ -141,6 +137,10 @@ def prepare(
         check_names(encoder.names)
         encoder.save(folder / "encoder")
         digest = _encode_parts(encoder, stage, folder, rows, bool(weight), progress)
+        held_out = next((part for part in ("valid", "test") if part in rows), "")
+        leak = find_leak(stage, rows, held_out, schema.names) if held_out else None
+        if leak:
+            notes.append(leak.warning(held_out, held_out in sources, bool(history.keys) and not history.time))
         write_facts(folder, encoder.names, encoder.layout, rows, positives, keep_negatives, digest)
         shutil.rmtree(stage)
     kinds = [field.kind for field in schema.fields] + ["history"] * (len(history.keys) * len(history.parts))
