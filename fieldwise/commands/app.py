@@ -1,0 +1,28 @@
+"""The command line that the verbs register with, and the options that they share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="fieldwise",
+    help="Predict clicks and purchases from multi-field categorical data. --debug shows the traceback of an error.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """The parts of a text with commas.
+
+    >>> listed("user, item")
+    ('user', 'item')
+    """
+    return tuple(part.strip() for part in text.split(",") if part.strip())

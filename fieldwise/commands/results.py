@@ -1,0 +1,137 @@
+"""Verbs that use and show what was trained: evaluate, predict, models, report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fieldwise.commands.app import Json, app
+from fieldwise.console import counting, out, print_groups, print_json, print_metrics, say
+from fieldwise.errors import ConfigError, DataError
+
+
+@app.command()
+def evaluate(
+    source: Annotated[Path, typer.Argument(help="A run or a bundle.")],
+    rows: Annotated[Path, typer.Argument(help="A file with the label column, or a prepared folder.")],
+    part: Annotated[str, typer.Option(help="Which part of a prepared folder.")] = "test",
+    by: Annotated[str, typer.Option(help="A column: metrics by its values, and the AUC within them.")] = "",
+    device: str = "cpu",
+    json: Json = False,
+) -> None:
+    """Measure a model on rows whose responses are known.
+
+    Example: `fieldwise evaluate runs/pin log.csv --by weekday`
+    """
+    from fieldwise.data import formats
+    from fieldwise.predictor import Predictor
+
+    predictor = Predictor.load(source, device)
+    with counting("evaluating", json):
+        if rows.is_dir():
+            found = predictor.evaluate_prepared(rows, part, by)
+        else:
+            schema = predictor.schema
+            known = formats.column_names(rows)
+            if by and by not in known:
+                raise DataError(f"--by column '{by}' is missing; the file has: {', '.join(known)} ({rows})")
+            columns = dict.fromkeys([schema.label, *schema.columns, schema.weight, by])
+            chunks = formats.read([rows], [name for name in columns if name], schema.numbers)
+            found = predictor.evaluate(chunks, by)
+    if json:
+        print_json(found)
+    else:
+        print_metrics(f"{predictor.bundle.config.model} on {rows}", found)
+        if by:
+            print_groups(found["by"])
+
+
+@app.command()
+def predict(
+    source: Annotated[Path, typer.Argument(help="A run or a bundle.")],
+    rows: Annotated[Path, typer.Argument(help="A file with the model's columns; no label needed.")],
+    file: Annotated[Path, typer.Option("-o", "--out", help="A .csv, .tsv or .parquet file.")],
+    keep: Annotated[bool, typer.Option("--keep", help="Copy the input's columns too.")] = False,
+    device: str = "cpu",
+    json: Json = False,
+) -> None:
+    """Write the probability of a response for each row, in the input's order.
+
+    Example: `fieldwise predict runs/pin new.csv -o predictions.csv`
+    """
+    from fieldwise.data import formats
+    from fieldwise.predictor import Predictor
+
+    predictor = Predictor.load(source, device)
+    if file.exists() and file.samefile(rows):
+        raise ConfigError(f"the output would replace the input; choose another -o ({file})")
+    chunks = formats.read([rows], None if keep else predictor.schema.columns, predictor.schema.numbers)
+    with counting("predicting", json) as progress:
+        count = formats.write(file, predictor.annotate(chunks, keep), progress)
+    if json:
+        print_json({"file": str(file), "rows": count})
+    else:
+        say(f"{count:,} rows in {file}, column `probability`")
+
+
+@app.command()
+def models(
+    name: Annotated[str, typer.Argument(help="One model; all without a name.")] = "",
+    data: Annotated[Path | None, typer.Option(help="A prepared folder, to count parameters for.")] = None,
+    json: Json = False,
+) -> None:
+    """List the models: their parts, their options, and with --data how many parameters they would have.
+
+    Example: `fieldwise models pin --data data`
+    """
+    from rich.table import Table
+
+    from fieldwise.data.dataset import Dataset
+    from fieldwise.models import describe, registry
+
+    layout = Dataset.open(data).layout if data else None
+    shown = [describe(each, layout) for each in ([name] if name else registry())]
+    if json:
+        print_json({"models": shown})
+        return
+    table = Table("model", "linear", "interaction", "classifier", "options and defaults", show_lines=True)
+    for row in shown:
+        options = ", ".join(f"{k}={v}" for k, v in row["options"].items())
+        branches = row["branches"] or [{"interaction": "-", "classifier": "-"}]
+        parts = ["\n".join(branch[part] for branch in branches) for part in ("interaction", "classifier")]
+        table.add_row(row["name"], "yes" if row["linear"] else "-", *parts, options)
+    out.print(table)
+    for row in shown:
+        count = f" ({row['parameters']:,} parameters)" if row["parameters"] is not None else ""
+        say(f"{row['name']:7} {row['description'].splitlines()[0]}{count}")
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
+    file: Annotated[Path, typer.Option("-o", "--out", help="The page to write.")] = Path("report.html"),
+    significance: Annotated[bool, typer.Option("--significance", help="Test the best run against the others.")] = False,
+    blocks: Annotated[int, typer.Option(help="Into how many blocks the test cuts the rows.", show_default="50")] = 0,
+    json: Json = False,
+) -> None:
+    """Compare runs: a table here, and one self-contained page with curves, reliability and heat maps.
+
+    Example: `fieldwise report runs/fm runs/pin --significance -o report.html`
+    """
+    from fieldwise.report import differences, print_table, table_rows, write_report
+    from fieldwise.significance import sentences
+
+    if blocks and not significance:
+        raise ConfigError(f"--blocks is for --significance, which is missing; found --blocks {blocks}")
+    rows = table_rows(runs)
+    tested = differences(runs, blocks) if significance else None
+    write_report(runs, file, tested=tested)
+    if json:
+        print_json({"file": str(file), "runs": rows} | ({"significance": tested} if tested else {}))
+        return
+    print_table(rows, None, out)
+    for sentence in sentences(tested) if tested else ():
+        say(sentence)
+    say(f"page: {file}")
