@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ class Watch(Progress):
         """Which runs are under way, how many are done, and the seconds left, as far as that is known."""
 
 
-class Run:
+class Run(ABC):
     """One training run: the parts, where it stands, and what it leaves. A step of trees is a round."""
 
     model: Scorer
@@ -63,9 +64,9 @@ class Run:
         }
         self._claim(resume)
 
+    @abstractmethod
     def fit(self, progress: Progress) -> None:
         """Trains until validation log loss stops falling."""
-        raise NotImplementedError
 
     def _claim(self, resume: bool) -> None:
         """Takes the folder: a new one, or the same run's; never another's."""
@@ -160,9 +161,9 @@ class Run:
         """Removes what only an unfinished run needs."""
         (self.out / "best.safetensors").unlink(missing_ok=True)
 
+    @abstractmethod
     def _take_best(self) -> None:
         """Puts the model back to where validation log loss was least."""
-        raise NotImplementedError
 
     def _pair_strength(self, valid: Part) -> dict[str, Any]:
         strength = pair_strength(lambda ids: score(self.model, ids), valid.ids, self.dataset.layout, rows=128)

@@ -34,26 +34,30 @@ def test_make_targets_of_the_readme_exist_and_run_fieldwise():
 
 
 def run_all(commands, capsys):
+    """How many commands ended well; the first that does not is named."""
     for command in commands:
         program, *arguments = shlex.split(command)
         assert program == "fieldwise"
         with pytest.raises(SystemExit) as end:
             cli.main(arguments)
         assert end.value.code == 0, f"{command}: {capsys.readouterr().err}"
+    return len(commands)
 
 
 def test_every_command_of_the_readme(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     commands = [command for command in COMMANDS if not command.startswith("make ")]
-    assert len(commands) >= 8
-    run_all(commands, capsys)
+    assert run_all(commands, capsys) >= 8
     assert (tmp_path / "report.html").stat().st_size > 10_000
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+PAGES = {page.name: commands_of(page.read_text(encoding="utf-8")) for page in sorted((ROOT / "docs").glob("*.md"))}
+
+
+@pytest.mark.parametrize("page", [name for name, commands in PAGES.items() if commands])
 def test_every_command_of_the_docs(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    run_all(commands_of(page.read_text(encoding="utf-8")), capsys)
+    assert run_all(PAGES[page], capsys) >= 1
 
 
 def test_every_program_of_the_readme(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
@@ -74,7 +75,7 @@ def power(base: float, gap: Tensor, like: Tensor) -> Tensor:
     return torch.pow(base, gap).to(like.dtype)
 
 
-class RowOptimizer(Optimizer):
+class RowOptimizer(Optimizer, ABC):
     """An optimiser whose step costs as much as the rows it touches, whatever the size of the table.
 
     A subclass writes its formula once, in `update`; it is applied to whole dense parameters, and to the
@@ -94,9 +95,9 @@ class RowOptimizer(Optimizer):
     def __init__(self, params: Iterable[Any], **defaults: Any) -> None:
         super().__init__(params, {**defaults, "step": 0})
 
+    @abstractmethod
     def update(self, group: Group, weights: Tensor, grad: Tensor, state: list[Tensor], gap: Tensor | None) -> None:
         """Move weights and state, of grad's shape, in place. gap (U, 1): steps since the last; None is 1."""
-        raise NotImplementedError
 
     def update_compiled(self, group: Group, weight: Tensor, orders: Orders) -> bool:
         """`update` on the touched rows by a compiled kernel; False where there is none for this table."""
