@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding
+from torch.optim import Optimizer
 
 N, D = 30, 4
 
@@ -45,3 +46,14 @@ def dense(ids: Tensor, values: Tensor, rows: int = N) -> tuple[Tensor, Tensor]:
     mask = torch.zeros(rows, 1, dtype=torch.bool)
     mask[ids] = True
     return grad, mask
+
+
+def distance_on_dense_gradients(optimizer: Optimizer, reference: Optimizer, steps: int = 50) -> float:
+    """How far two optimisers end from each other, given the same dense gradients for one table each."""
+    (ours,), (theirs,) = (each.param_groups[0]["params"] for each in (optimizer, reference))
+    for ids, values in batches(steps):
+        ours.grad, _ = dense(ids, values)
+        theirs.grad = ours.grad.clone()
+        optimizer.step()
+        reference.step()
+    return (ours - theirs).detach().abs().max().item()
