@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 @app.command()
 def simulate(
     file: Annotated[Path, typer.Option("--out", help="A .csv, .tsv, .txt or .parquet file (.gz too).")],
-    kind: Annotated[str, typer.Option(help="demo, criteo, avazu, ipinyou, appstore, repeat (users return to items).")] = "demo",
+    kind: Annotated[
+        str, typer.Option(help="demo, criteo, avazu, ipinyou, appstore, repeat (users return to items).")
+    ] = "demo",
     rows: int = 100_000,
     seed: int = 0,
     rate: Annotated[float | None, typer.Option(help="Share of positives; the kind's own without it.")] = None,
