@@ -19,7 +19,7 @@ FLOORS = [
     {"optim", "metrics", "calibration", "scoring", "significance"},
     {"members"},
     {"checkpoint", "bundle", "distributed"},
-    {"explain", "predictor", "pretrain", "incremental"},
+    {"explain", "predictor", "pretrain", "incremental", "freshen"},
     {"runs"},
     {"boosting", "blend"},
     {"train"},
