@@ -20,6 +20,7 @@ FLOORS = [
     {"members"},
     {"checkpoint", "bundle", "distributed"},
     {"explain", "predictor", "pretrain", "incremental", "freshen"},
+    {"drift"},
     {"runs"},
     {"boosting", "blend"},
     {"train"},
