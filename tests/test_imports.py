@@ -24,7 +24,7 @@ FLOORS = [
     {"runs"},
     {"boosting", "blend"},
     {"train"},
-    {"estimator", "plots", "tables", "pages", "space", "study"},
+    {"estimator", "plots", "tables", "pages", "space", "trials"},
     {"jobs"},
     {"report", "console"},
     {"compare", "tune", "bench", "demo", "studies", "serve"},
