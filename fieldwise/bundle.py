@@ -80,14 +80,32 @@ def write(
         (work / "config.toml").write_text(config.to_toml(), encoding="utf-8")
         _write_json(work / "calibration.json", calibration.to_json())
         _write_json(work / "metrics.json", metrics)
-        files = sorted(path for path in work.rglob("*") if path.is_file() and _is_own(path.relative_to(work)))
-        facts = {
-            "format": FORMAT,
-            "fieldwise": fieldwise.__version__,
-            "torch": str(torch.__version__),
-            "files": {path.relative_to(work).as_posix(): _digest(path) for path in files},
-        }
-        _write_json(work / "bundle.json", facts)
+        _seal(work)
+
+
+def rewrite(origin: Bundle, out: Path, force: bool = False) -> None:
+    """Writes an opened bundle anew, its histories as they are now; all else is the same in every byte."""
+    with whole_folder(out, "bundle.json", force) as work:
+        shutil.copytree(origin.path, work, dirs_exist_ok=True)
+        for own in origin.members or (origin,):
+            folder = work / own.path.relative_to(origin.path)
+            if own.own_encoder.history is not None:
+                own.own_encoder.history.save(folder / "encoder")
+                _seal(folder)
+        _seal(work)
+
+
+def _seal(work: Path) -> None:
+    """Writes bundle.json, with a digest of each file that is there."""
+    own = (path for path in work.rglob("*") if path.is_file() and _is_own(path.relative_to(work)))
+    files = sorted(path for path in own if path != work / "bundle.json")
+    facts = {
+        "format": FORMAT,
+        "fieldwise": fieldwise.__version__,
+        "torch": str(torch.__version__),
+        "files": {path.relative_to(work).as_posix(): _digest(path) for path in files},
+    }
+    _write_json(work / "bundle.json", facts)
 
 
 def locate(path: Path) -> Path:

@@ -12,7 +12,7 @@ from fieldwise.commands.app import app
 from fieldwise.errors import FieldwiseError
 
 # Each module of fieldwise.commands registers its verbs; this order is the order of --help.
-for group in ("data", "training", "results"):
+for group in ("data", "training", "results", "history", "studies"):
     importlib.import_module(f"fieldwise.commands.{group}")
 
 
@@ -40,5 +40,8 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"error: {type(error).__name__}: {error}; this is a fault of ours, see it with --debug", file=sys.stderr)
         sys.exit(1)
     if code == 130:
-        print("stopped; `compare` and `tune` go on with the same command, `train` with --resume added", file=sys.stderr)
+        print(
+            "stopped; `compare`, `study` and `tune` go on with the same command, `train` with --resume added",
+            file=sys.stderr,
+        )
     sys.exit(code if isinstance(code, int) else 0)

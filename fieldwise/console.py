@@ -36,7 +36,20 @@ GROUP_COLUMNS = (
     Column("positive_rate", "Positive", ".4%"),
     Column("auc", "AUC", ".4f"),
     Column("log_loss", "Log loss", ".5f"),
-    Column("calibration", "Predicted / observed", ".3f"),
+    Column("calibration", "Pred./obs.", ".3f"),
+)
+# What a model is compared with, where it is.
+RIVALS = {
+    "log_loss_against": Column("log_loss_against", "Against", ".5f"),
+    "log_loss_truth": Column("log_loss_truth", "Truth", ".5f"),
+}
+COST_COLUMNS = (
+    Column("share", "Rows", ".1%"),
+    Column("auc", "AUC", ".4f"),
+    Column("log_loss", "Log loss", ".5f"),
+    Column("rig", "RIG", ".3f"),
+    Column("calibration", "Pred./obs.", ".3f"),
+    Column("cost", "Costs", ".5f"),
 )
 
 
@@ -63,6 +76,9 @@ def print_metrics(title: str, found: dict[str, Any]) -> None:
     for key, word in words.items():
         value = "not defined on one class" if found[key] is None else f"{found[key]:.5f}"
         say(f"  {word:26} {value}")
+    for key, word in {"log_loss_against": "log loss against", "log_loss_truth": "log loss of the truth"}.items():
+        if key in found:
+            say(f"  {word:26} {found[key]:.5f}")
 
 
 def print_report(report: dict[str, Any], run: Path) -> None:
@@ -90,7 +106,29 @@ def print_groups(found: dict[str, Any]) -> None:
         say(f"  {'':26} {found['groups']:,} values: too many to list, at most {MOST_VALUES} are")
         return
     rows = [{"name": row["value"]} | row for row in found["values"]]
-    tables.show(out, GROUP_COLUMNS, tables.lines(rows, GROUP_COLUMNS), column)
+    columns = (*GROUP_COLUMNS, *(rival for key, rival in RIVALS.items() if rows and key in rows[0]))
+    tables.show(out, columns, tables.lines(rows, columns), column)
+
+
+def print_seen(found: Sequence[dict[str, Any]], by: str = "") -> None:
+    """Rows whose values training knew, and rows of `other` with what they cost of the log loss; by value too."""
+    known = [own["field"] for own in found if not own["share"]]
+    if known:
+        say(f"no row with `other` in {', '.join(known)}")
+    found = [own for own in found if own["share"]]
+    _print_costs([(own["field"], own) for own in found], "Value")
+    for own in found if by else ():
+        _print_costs([(f"{by} {row['value']}", row) for row in own["by"]], own["field"])
+
+
+def _print_costs(slices: Sequence[tuple[str, dict[str, Any]]], head: str) -> None:
+    rows: list[dict[str, Any]] = []
+    for name, own in slices:
+        sides = (("seen", 1 - own["share"], None), ("other", own["share"], own["cost"]))
+        rows += [{"name": f"{name}: {s}", "share": share, "cost": cost} | (own[s] or {}) for s, share, cost in sides]
+    columns = (*COST_COLUMNS, *(rival for key, rival in RIVALS.items() if any(key in row for row in rows)))
+    if rows:
+        tables.show(out, columns, tables.lines(rows, columns), head)
 
 
 class TrainingBar(runs.Progress):

@@ -1,4 +1,4 @@
-"""The pictures of a report, each one SVG text. Figures are made by hand: no pyplot, no global state.
+"""The pictures of a report, each one SVG text, and those of a study. Made by hand: no pyplot, no global state.
 
 They are drawn small, a phone's width, so that their letters stay readable when scaled to a screen.
 """
@@ -10,6 +10,7 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from matplotlib.font_manager import findfont, get_font
 from matplotlib.text import Text
 from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 from numpy.typing import ArrayLike, NDArray
+
+from fieldwise.files import whole_file
 
 # Okabe and Ito's colours, distinct to colour-blind eyes; markers, and strokes after six runs, help them.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -131,6 +134,67 @@ def heat_map(matrix: ArrayLike, names: Sequence[str], title: str) -> str:
     bar.ax.tick_params(labelsize=8, length=0, colors=INK)
     bar.outline.set_visible(False)
     return _svg(figure, f"Strength of each pair of fields, {title}")
+
+
+def curves(
+    series: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    xlabel: str,
+    ylabel: str,
+    logarithmic: Sequence[str] = (),
+) -> Figure:
+    """A line for each series of points (x, y); `logarithmic` names the axes, x or y, that are."""
+    figure = _figure(3.4)
+    axes = figure.subplots()
+    for number, (name, (x, y)) in enumerate(series.items()):
+        style = _style(number) if len(x) <= 40 else _style(number) | {"marker": ""}
+        axes.plot(x, y, label=_shown(name, 28), **style)
+    _dress(axes, xlabel, ylabel)
+    for axis in logarithmic:
+        axes.set(**{f"{axis}scale": "log"})
+    _legend(figure, axes)
+    return figure
+
+
+def panels(parts: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]], label: str) -> Figure:
+    """A panel for each part; in it a line for each name, and on it the points of each kind, one for each seed."""
+    heights = [0.75 + 0.24 * len(part) for part in parts.values()]
+    figure = _figure(0.5 + sum(heights))
+    grid = figure.subplots(len(parts), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, (title, part) in zip(grid, parts.items(), strict=True):
+        kinds = list(dict.fromkeys(kind for points in part.values() for kind in points))
+        for place, points in enumerate(part.values()):
+            for kind, values in points.items():
+                number = kinds.index(kind)
+                look = {"color": COLOURS[number], "marker": MARKERS[number], "ls": "", "ms": 5, "mew": 0}
+                axes.plot(values, [place] * len(values), label=kind if place == 0 else None, **look)
+        _dress(axes, label if axes is grid[-1] else "", "")
+        axes.set_title(_shown(title, 50), fontsize=10, color=INK, loc="left", parse_math=False)
+        axes.set_yticks(range(len(part)), [_shown(name) for name in part], parse_math=False, color=INK)
+        axes.set_ylim(len(part) - 0.4, -0.6)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+    _legend(figure, grid[0])
+    return figure
+
+
+def surfaces(parts: Mapping[str, tuple[ArrayLike, ArrayLike, ArrayLike]], labels: Sequence[str]) -> Figure:
+    """A 3-D surface z(x, y) for each part, side by side; `labels` are those of x, y and z."""
+    figure = _figure(3.0, 2.9 * len(parts))
+    for number, (title, (x, y, z)) in enumerate(parts.items()):
+        axes: Any = figure.add_subplot(1, len(parts), number + 1, projection="3d")
+        axes.plot_surface(np.asarray(x), np.asarray(y), np.asarray(z), cmap="viridis", lw=0, rcount=40, ccount=40)
+        axes.set_title(title, fontsize=9, color=INK)
+        for axis, text in zip((axes.xaxis, axes.yaxis, axes.zaxis), labels, strict=True):
+            axis.set_label_text(text, fontsize=8, color=INK)
+            axis.set_tick_params(labelsize=6, colors=INK, pad=0)
+    return figure
+
+
+def save(figure: Figure, path: Path, words: str) -> None:
+    """Writes the figure as PATH.svg and PATH.png."""
+    with whole_file(path.with_suffix(".svg")) as file:
+        file.write_text(_svg(figure, words), encoding="utf-8")
+    with whole_file(path.with_suffix(".png")) as file:
+        figure.savefig(file, format="png", dpi=110, facecolor="white", metadata={"Software": None})
 
 
 def _figure(height: float, width: float = WIDTH) -> Figure:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,28 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fieldwise import bundle, metrics
-from fieldwise.data.dataset import Dataset
+from fieldwise.data.dataset import Dataset, Part
 from fieldwise.data.encoder import Encoder, as_number
+from fieldwise.data.following import follow
 from fieldwise.data.formats import as_table
 from fieldwise.data.prepare import read_labels, read_weights
 from fieldwise.data.schema import Schema
 from fieldwise.data.texts import texts_of
 from fieldwise.errors import BundleError, DataError
+from fieldwise.members import JoinedEncoder
 from fieldwise.ranking import Ranking
 from fieldwise.scoring import device_of, score
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Raw rows, their ids (n, C), their labels (n,) and weights, and the probabilities (n,) that a model gives them."""
+
+    table: pa.Table
+    ids: NDArray[np.int32]
+    labels: NDArray[np.uint8]
+    probabilities: NDArray[np.float64]
+    weights: NDArray[Any] | None = None
 
 
 class Predictor:
@@ -72,35 +86,47 @@ class Predictor:
         `by` names a column, a field or not: the result's `by` then holds the metrics by its values.
         """
         ranking, groups = Ranking(), Groups(by)
+        for rows in self.labelled(chunks, by):
+            ranking.add(rows.labels, rows.probabilities, rows.weights)
+            if by:
+                groups.add(rows.table[by], rows.labels, rows.probabilities, rows.weights)
+        return metrics.measure(ranking) | ({"by": groups.measure()} if by else {})
+
+    def labelled(self, chunks: Iterable[pa.Table], by: str = "", live: bool = False) -> Iterator[Labelled]:
+        """Raw rows with labels, and with a column to group by if it has a name, and what this model says of them.
+
+        `live`: histories with a time take in each row after they have told of it, as those of a server would.
+        """
+        passed = 0
         for chunk in chunks:
             for name in (self.schema.label, *([by] if by else ())):
                 if name not in chunk.column_names:
                     what = "the label column" if name == self.schema.label else "the column to group by,"
                     found = ", ".join(chunk.column_names)
                     raise DataError(f"evaluating needs {what} '{name}', found: {found}")
-            labels = read_labels(chunk[self.schema.label], self.schema.label, ranking.rows)
-            probabilities, weights = self.predict(chunk), None
+            labels, weights = read_labels(chunk[self.schema.label], self.schema.label, passed), None
             if self.schema.weight in chunk.column_names:
-                weights = read_weights(chunk[self.schema.weight], self.schema.weight, ranking.rows)
-            ranking.add(labels, probabilities, weights)
-            if by:
-                groups.add(chunk[by], labels, probabilities, weights)
-        if not ranking.rows:
+                weights = read_weights(chunk[self.schema.weight], self.schema.weight, passed)
+            ids = self._live(chunk, labels, passed) if live else self.encoder.transform(chunk)
+            yield Labelled(chunk, ids, labels, self.probabilities(ids), weights)
+            passed += len(chunk)
+        if not passed:
             raise DataError("there are no rows to evaluate")
-        return metrics.measure(ranking) | ({"by": groups.measure()} if by else {})
+
+    def _live(self, rows: pa.Table, labels: NDArray[np.uint8], passed: int) -> NDArray[np.int32]:
+        """The ids of rows that the histories take in afterwards."""
+        encoders = self.encoder.encoders if isinstance(self.encoder, JoinedEncoder) else [self.encoder]
+        ids = []
+        for encoder in encoders:
+            timed = encoder.history is not None and encoder.history.settings.time
+            ids.append(encoder.transform(rows, follow(encoder, rows, labels, passed) if timed else None))
+        return self.encoder.join(ids) if isinstance(self.encoder, JoinedEncoder) else ids[0]
 
     def evaluate_prepared(self, folder: Path, part: str = "test", by: str = "") -> dict[str, Any]:
         """All metrics on a part of a prepared folder that has this bundle's encoder; `by` names a field."""
-        dataset = Dataset.open(folder)
-        if part not in dataset.parts:
-            raise BundleError(
-                f"the prepared folder has no part '{part}'; it has: {', '.join(dataset.parts)} ({folder})"
-            )
-        encoder = self.encoder
-        if not isinstance(encoder, Encoder) or not self.bundle.encoded(folder):
-            raise BundleError(f"the folder was prepared with another encoder; evaluate the raw file instead ({folder})")
+        dataset, rows = self.prepared_part(folder, part)
+        encoder = self.bundle.own_encoder
         field = _field(encoder, by, folder) if by else None
-        rows = dataset.parts[part]
         probabilities = self.probabilities(rows.ids)
         found = metrics.evaluate(rows.labels, probabilities, rows.weights)
         if field is None:
@@ -108,6 +134,17 @@ class Predictor:
         ids = np.asarray(rows.ids[:, dataset.layout.columns_of([field])[0]])
         grouped = metrics.evaluate_by(rows.labels, probabilities, ids, rows.weights)
         return found | {"by": _with_names(grouped, by, lambda group: encoder.value_of(field, group))}
+
+    def prepared_part(self, folder: Path, part: str) -> tuple[Dataset, Part]:
+        """A prepared folder that has this bundle's encoder, and one of its parts."""
+        dataset = Dataset.open(folder)
+        if part not in dataset.parts:
+            raise BundleError(
+                f"the prepared folder has no part '{part}'; it has: {', '.join(dataset.parts)} ({folder})"
+            )
+        if not isinstance(self.encoder, Encoder) or not self.bundle.encoded(folder):
+            raise BundleError(f"the folder was prepared with another encoder; evaluate the raw file instead ({folder})")
+        return dataset, dataset.parts[part]
 
 
 class Groups:

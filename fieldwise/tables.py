@@ -108,9 +108,9 @@ def html(columns: Sequence[Column], shown: Sequence[Line], meanings: Sequence[tu
     )
 
 
-def markdown(columns: Sequence[Column], shown: Sequence[Line]) -> str:
+def markdown(columns: Sequence[Column], shown: Sequence[Line], head: str = "Model") -> str:
     """The table for a document; the best value of a column is bold."""
-    rows = [["Model", *(column.title for column in columns)], ["---", *["---:"] * len(columns)]]
+    rows = [[head, *(column.title for column in columns)], ["---", *["---:"] * len(columns)]]
     for line in shown:
         cells = [f"**{text}**" if best else text for text, best in line.cells]
         rows.append([(line.name + line.remark).replace("|", "\\|"), *cells])

@@ -1,6 +1,6 @@
 """A search for better settings: Optuna proposes, training runs judge by validation log loss. It leaves a folder:
 
-recipe.toml  trials.csv  and the study itself (study.py), to go on with
+recipe.toml  trials.csv  and the study itself (trials.py), to go on with
 
 Trial 0 is the base config, so that the recipe is never worse than it on validation rows. Test rows are not looked at.
 """
@@ -26,8 +26,8 @@ from fieldwise.errors import BundleError, ConfigError, FieldwiseError, TrainingE
 from fieldwise.files import whole_file
 from fieldwise.runs import Progress, Run
 from fieldwise.space import Axis, OneOf, apply, search_space
-from fieldwise.study import WORDS, Study, check_free, import_optuna
 from fieldwise.train import resolve, start
+from fieldwise.trials import WORDS, Study, check_free, import_optuna
 
 # Fewer judged trials say little about which settings matter.
 IMPORTANCE_TRIALS = 10

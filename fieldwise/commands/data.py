@@ -20,13 +20,16 @@ if TYPE_CHECKING:
 @app.command()
 def simulate(
     file: Annotated[Path, typer.Option("--out", help="A .csv, .tsv, .txt or .parquet file (.gz too).")],
-    kind: Annotated[str, typer.Option(help="demo, criteo, avazu, ipinyou or appstore.")] = "demo",
+    kind: Annotated[
+        str, typer.Option(help="demo, criteo, avazu, ipinyou, appstore, repeat (users return to items).")
+    ] = "demo",
     rows: int = 100_000,
     seed: int = 0,
     rate: Annotated[float | None, typer.Option(help="Share of positives; the kind's own without it.")] = None,
     truth: Annotated[bool, typer.Option("--truth", help="Add the true probability as a column.")] = False,
-    first_day: Annotated[int, typer.Option(help="The world has days 0 to 9, and lives: values come and go.")] = 0,
-    last_day: Annotated[int, typer.Option()] = 9,
+    days: Annotated[int, typer.Option(help="How long the world lives; day by day values come and go.")] = 10,
+    first_day: Annotated[int, typer.Option(help="The log's first day; days begin at 0.")] = 0,
+    last_day: Annotated[int | None, typer.Option(help="The log's last day; the world's last without it.")] = None,
     json: Json = False,
 ) -> None:
     """Write a click log drawn from a world whose truth is known.
@@ -36,9 +39,9 @@ def simulate(
     from fieldwise.data.world import World, write_log
 
     with counting("simulating", json):
-        write_log(World(kind, seed, rate), rows, file, seed, truth, first_day, last_day)
+        write_log(World(kind, seed, rate, days), rows, file, seed, truth, first_day, last_day)
     if json:
-        print_json({"file": str(file), "rows": rows, "kind": kind, "seed": seed})
+        print_json({"file": str(file), "rows": rows, "kind": kind, "seed": seed, "days": days})
     else:
         drop = " --drop true_probability" if truth else ""
         say(f"{rows:,} rows in {file}\nnext: fieldwise prepare {file} --label click{drop} --out data")

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from fieldwise.commands.app import Json, app
-from fieldwise.console import counting, out, print_groups, print_json, print_metrics, say
+from fieldwise.commands.app import Json, app, listed
+from fieldwise.console import counting, out, print_groups, print_json, print_metrics, print_seen, say
 from fieldwise.errors import ConfigError, DataError
 
 
@@ -18,34 +18,57 @@ def evaluate(
     rows: Annotated[Path, typer.Argument(help="A file with the label column, or a prepared folder.")],
     part: Annotated[str, typer.Option(help="Which part of a prepared folder.")] = "test",
     by: Annotated[str, typer.Option(help="A column: metrics by its values, and the AUC within them.")] = "",
+    seen: Annotated[
+        str,
+        typer.Option(help="Fields or history keys such as user,user*item (`all`): rows of known values and others."),
+    ] = "",
+    against: Annotated[Path | None, typer.Option(help="Another run or bundle, to compare on the same rows.")] = None,
+    truth: Annotated[str, typer.Option(help="A column of true probabilities, such as `simulate --truth` adds.")] = "",
+    live: Annotated[
+        bool, typer.Option("--live", help="Histories with a time take in each row after it is scored, as in service.")
+    ] = False,
     device: str = "cpu",
     json: Json = False,
 ) -> None:
     """Measure a model on rows whose responses are known.
 
-    Example: `fieldwise evaluate runs/pin log.csv --by weekday`
+    Example: `fieldwise evaluate runs/pin log.csv --by day --seen user,item`
     """
+    from fieldwise import drift
     from fieldwise.data import formats
     from fieldwise.predictor import Predictor
 
     predictor = Predictor.load(source, device)
+    rival = Predictor.load(against, device) if against else None
+    question = drift.Question(listed(seen), by, rival, truth, live)
+    moving = bool(seen or question.others or live)
     with counting("evaluating", json):
         if rows.is_dir():
-            found = predictor.evaluate_prepared(rows, part, by)
+            if against or truth or live or (seen and by):
+                what = "--against, --truth and --live need" if not (seen and by) else "--seen together with --by needs"
+                raise ConfigError(f"{what} raw rows, found a prepared folder ({rows})")
+            found = (
+                drift.evaluate_prepared(predictor, rows, part, question.seen)
+                if seen
+                else predictor.evaluate_prepared(rows, part, by)
+            )
         else:
-            schema = predictor.schema
             known = formats.column_names(rows)
             if by and by not in known:
                 raise DataError(f"--by column '{by}' is missing; the file has: {', '.join(known)} ({rows})")
-            columns = dict.fromkeys([schema.label, *schema.columns, schema.weight, by])
-            chunks = formats.read([rows], [name for name in columns if name], schema.numbers)
-            found = predictor.evaluate(chunks, by)
+            schemas = [predictor.schema, *([rival.schema] if rival else [])]
+            columns = [name for own in schemas for name in (own.label, *own.columns, own.weight)]
+            wanted = [name for name in dict.fromkeys([*columns, by, truth]) if name]
+            chunks = formats.read([rows], wanted, set.union(*(own.numbers for own in schemas)))
+            found = drift.evaluate(predictor, chunks, question) if moving else predictor.evaluate(chunks, by)
     if json:
         print_json(found)
     else:
         print_metrics(f"{predictor.bundle.config.model} on {rows}", found)
         if by:
             print_groups(found["by"])
+        if seen:
+            print_seen(found["seen"], by)
 
 
 @app.command()

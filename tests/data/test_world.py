@@ -60,6 +60,7 @@ def test_kinds_have_the_shapes_of_the_data_sets(worlds):
         "avazu": 22,
         "ipinyou": 16,
         "appstore": 9,
+        "repeat": 11,
     }
     criteo = worlds["criteo"].log(5000).table
     assert all(pa.types.is_integer(criteo[f"I{i}"].type) for i in range(1, 14))
@@ -154,7 +155,7 @@ def test_candidates_share_the_context_and_differ_in_the_item(worlds, kind):
     slate = world.candidates(30, 8, day=2, seed=1)
     assert slate.table.column_names == ["request", *world.field_names]
     np.testing.assert_allclose(world.probability(slate.table), slate.probability, rtol=1e-5)
-    item = {"demo": "item", "criteo": "C14", "avazu": "C14", "ipinyou": "creative", "appstore": "app"}[kind]
+    item = {"criteo": "C14", "avazu": "C14", "ipinyou": "creative", "appstore": "app"}.get(kind, "item")
     context = "user" if "user" in world.field_names else world.field_names[0]
     for request in range(30):
         rows = slate.table.filter(pc.equal(slate.table["request"], request))
@@ -185,6 +186,47 @@ def test_the_truth_of_strange_rows(demo, worlds):
     assert len(demo.probability(table[:0])) == 0
     with pytest.raises(DataError, match="column 'city' is missing"):
         demo.probability(table.drop_columns("city"))
+
+
+def pairs_of(table):
+    return [*zip(table["user"].to_pylist(), table["item"].to_pylist(), strict=True)]
+
+
+def test_users_return_to_items_and_only_the_pair_tells_their_taste(worlds, demo):
+    """In the world of repeats a pair's own past predicts what its two sides do not."""
+    world = worlds["repeat"]
+    log, others = world.log(40_000, seed=1), pairs_of(demo.log(40_000, seed=1).table)
+    labels, rest = log.table["click"].to_numpy(), world.probability(log.table, parts=PARTS)
+    returned, past, sums = np.zeros(len(log), bool), np.zeros(len(log)), {}
+    for row, pair in enumerate(pairs_of(log.table)):
+        returned[row], past[row] = pair in sums, sums.get(pair, 0.0)
+        sums[pair] = sums.get(pair, 0.0) + labels[row] - rest[row]
+    assert returned.mean() > 0.45 > 2 * (1 - len(set(others)) / len(others))
+    late = returned & (np.arange(len(log)) > 20_000)
+    assert auc(labels[late], log.probability[late]) > auc(labels[late], rest[late]) + 0.08
+    assert auc(labels[late], past[late]) > 0.7
+
+
+def test_the_taste_of_a_pair_is_no_side_s_own(worlds):
+    returns = worlds["repeat"].returns
+    users, items = (grid.ravel() for grid in np.meshgrid(np.arange(300), np.arange(300), indexing="ij"))
+    taste = returns.taste(users, items).reshape(300, 300)
+    assert taste.std() == pytest.approx(returns.repeats.deviation, rel=0.02)
+    for axis in (0, 1):
+        assert taste.mean(axis).std() == pytest.approx(returns.repeats.deviation / 300**0.5, rel=0.2)
+    nobody = np.full(5, returns.users.size)
+    assert not returns.taste(nobody, np.arange(5)).any()
+
+
+@pytest.mark.parametrize("kind", ["demo", "avazu", "repeat"])
+def test_a_world_may_live_for_months(kind):
+    world = World(kind, days=70)
+    log = world.log(7000, first_day=60)
+    np.testing.assert_allclose(world.probability(log.table), log.probability, rtol=1e-5)
+    day = "hour" if kind == "avazu" else "day"
+    assert log.table[day].to_pylist() == sorted(log.table[day].to_pylist())
+    assert pc.count_distinct(log.table[day]).as_py() >= 10
+    assert len(world.candidates(3, 4, day=69)) == 12
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "csv.gz", "tsv.gz", "parquet"])

@@ -1,0 +1,48 @@
+"""The verb that keeps a history up to date: history update."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fieldwise.commands.app import Force, Json, app
+from fieldwise.console import counting, print_json, say
+from fieldwise.errors import DataError
+
+history = typer.Typer(help="What a model knows of the past, without training.", no_args_is_help=True)
+app.add_typer(history, name="history")
+
+
+@history.command()
+def update(
+    source: Annotated[Path, typer.Argument(help="A run or a bundle whose model has a history.")],
+    rows: Annotated[Path, typer.Argument(help="A file with the model's columns and the label: what came since.")],
+    folder: Annotated[Path, typer.Option("--out", help="The bundle to write.")],
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Let a bundle's history take in new labelled rows; the weights stay.
+
+    Example: `fieldwise history update runs/pin yesterday.csv --out bundle`
+    """
+    from fieldwise import bundle, freshen
+    from fieldwise.data import formats
+
+    opened = bundle.load(source)
+    label, names = opened.schema.label, formats.column_names(rows)
+    if label not in names:
+        raise DataError(f"updating needs the label column '{label}'; the file has: {', '.join(names)} ({rows})")
+    wanted = [label, *(name for name in opened.schema.columns if name in names)]
+    with counting("updating", json) as progress:
+        found = freshen.update_history(
+            source, formats.read([rows], wanted, opened.schema.numbers), folder, force, progress
+        )
+    if json:
+        print_json(found)
+        return
+    for own in found["histories"]:
+        span = "" if own["to"] is None else f", from {own['from']:g} to {own['to']:g}"
+        say(f"{own['model']}: {found['rows']:,} rows counted{span}; it knows {own['known']:,} values and combinations")
+    say(f"bundle: {folder}\nnext: fieldwise predict {folder} FILE -o predictions.csv")

@@ -1,0 +1,68 @@
+"""The verb that reruns the paper's tables and figures: study."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fieldwise.commands.app import Json, app
+from fieldwise.console import ComparisonBar, out, print_json, say
+from fieldwise.errors import FieldwiseError, TrainingError
+
+
+@app.command()
+def study(
+    name: Annotated[str, typer.Argument(metavar="ID", help="An id that `study list` shows; all; list.")],
+    size: Annotated[str, typer.Option(help="small, medium or paper.")] = "small",
+    data: Annotated[Path | None, typer.Option(help="A folder of real data, for studies that take it.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Runs of each case; the study's own number without it.")] = None,
+    folder: Annotated[Path, typer.Option("--out", help="Where tables, figures and runs go.")] = Path("studies"),
+    jobs: Annotated[int, typer.Option(help="Runs at a time; one for each core without it.", show_default=False)] = 0,
+    json: Json = False,
+) -> None:
+    """Rerun a table or a figure of the paper and see whether its claims hold. Goes on after a kill.
+
+    Example: `fieldwise study history --size small --out studies`
+    """
+    from fieldwise import tables
+    from fieldwise.studies import registry, runner
+
+    if name == "list":
+        _list(json)
+        return
+    chosen = registry.every() if name == "all" else [registry.named(name)]
+    results, problems = [], []
+    for one in chosen:
+        try:
+            with ComparisonBar(json or one.plan is None) as bar:
+                found = runner.run_study(one, folder, size, data, seeds, jobs, bar)
+        except FieldwiseError as error:
+            if name != "all":
+                raise
+            problems.append(f"{one.id}: {error}")
+            continue
+        results.append(found)
+        if json:
+            continue
+        say(f"\n{one.id}: {one.paper}. {one.asks}")
+        tables.show(out, one.columns, tables.lines(found["rows"], one.columns), " ".join(one.keys))
+        for line in (*found["failed"], *found["lines"]):
+            say(line)
+        say(f"table, figure and runs: {found['folder']}")
+    if json:
+        print_json({"studies": results} if name == "all" else results[0])
+    if problems:
+        raise TrainingError(f"{len(problems)} of {len(chosen)} studies could not be run: {'; '.join(problems)}")
+
+
+def _list(json: bool) -> None:
+    from fieldwise.studies import registry
+
+    studies = registry.every()
+    if json:
+        print_json({"studies": [{"id": one.id, "paper": one.paper, "asks": one.asks} for one in studies]})
+        return
+    for one in studies:
+        say(f"{one.id:18} {one.paper}: {one.asks}")

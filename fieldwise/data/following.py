@@ -1,0 +1,51 @@
+"""Labelled rows that came after the training rows: the history tells of each, and takes them in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from fieldwise.data.encoder import Encoder
+from fieldwise.data.history import ROW_ORDER, History, moments
+from fieldwise.errors import DataError
+
+
+def follow(encoder: Encoder, rows: pa.Table, labels: NDArray[Any], passed: int = 0) -> NDArray[np.int32]:
+    """What the encoder's history tells of rows (n, H) before each came; after it, the history has counted them all.
+
+    With a time the rows go through in its order, as in `prepare`, each seeing those of the same call that came before
+    it. Without one they see what was counted before the call. `passed` rows of the same file came before these.
+    """
+    history = encoder.history
+    assert history is not None
+    keys = encoder.keys(rows)
+    if not history.settings.time:
+        told = history.seen(rows, encoder.buckets(rows))
+        history.counts.add(keys, labels)
+        return told
+    times = _times(history, rows, passed)
+    order = np.argsort(times, kind="stable")
+    if len(order) and times[order[0]] < history.end:
+        row, column = passed + int(order[0]) + 1, history.settings.time
+        found = f"it has come to {history.end:g}, found {times[order[0]]:g} in '{column}' (row {row})"
+        raise DataError(f"history runs forward: {found}; leave out what it has counted, and sort the file by {column}")
+    told = np.empty((len(keys), len(history.names)), dtype=np.int32)
+    told[order] = history.replay(keys[order], labels[order], times[order])
+    return told
+
+
+def _times(history: History, rows: pa.Table, passed: int) -> NDArray[np.float64]:
+    """The moments of rows, each of which must have one; where the order is the time, they go on from the last."""
+    name = history.settings.time
+    if name == ROW_ORDER:
+        return np.asarray(history.end + 1.0 + np.arange(len(rows), dtype=np.float64))
+    if name not in rows.column_names:
+        raise DataError(f"history needs the time column '{name}'; the rows have: {', '.join(rows.column_names)}")
+    times = moments(rows[name], name, passed)
+    if np.isnan(times).any():
+        row = passed + int(np.flatnonzero(np.isnan(times))[0]) + 1
+        raise DataError(f"the time column '{name}' must have a value in every row, found none (row {row})")
+    return times

@@ -1,0 +1,248 @@
+"""A simulated click world with a known truth: logs, candidates to rank for a request, the true probability.
+
+    logit = bias + linear + bilinear pairs + tanh-network pairs + rules of three fields (+ the taste of each pair)
+
+A column is a list of values with a latent vector each. A row is one code per column, and its truth follows from the
+vectors at its codes. Large fields live: day by day some of their categories die and others are born.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from fieldwise.data.world.effects import HIDDEN, PARTS, TASTE, Effect, Returns, Vectors
+from fieldwise.data.world.fields import RANK, Codes, Field, Floats
+from fieldwise.data.world.kinds import KINDS, NUMERIC
+from fieldwise.data.world.logs import Log, join
+from fieldwise.errors import ConfigError, DataError, unknown
+
+BLOCK = 50_000
+ACTIVE = 0.3  # the share of field pairs that interact
+
+
+def _require(right: bool, rule: str, found: object) -> None:
+    if not right:
+        raise ConfigError(f"{rule}, found {found}")
+
+
+def _sigmoid(logit: Floats) -> Floats:
+    return 1 / (1 + np.exp(-logit))
+
+
+class World:
+    """A click world of one of KINDS; the same kind, seed, base rate and days give the same world.
+
+    >>> world = World("demo", seed=1)
+    >>> log = world.log(rows=1000)
+    >>> bool(abs(log.probability - world.probability(log.table)).max() < 1e-6)
+    True
+    """
+
+    label = "click"
+
+    def __init__(self, kind: str = "demo", seed: int = 0, base_rate: float | None = None, days: int = 10) -> None:
+        if kind not in KINDS:
+            raise ConfigError(unknown("kind", kind, KINDS))
+        self.kind, self.seed, self.days = kind, seed, days
+        chosen = KINDS[kind]
+        self.base_rate = chosen.rate if base_rate is None else base_rate
+        _require(0 < self.base_rate < 1, "base_rate must lie between 0 and 1", base_rate)
+        _require(days >= 1, "days must be at least 1", days)
+        rng = self._rng(zlib.crc32(kind.encode()))
+        self.columns = {column.name: column for column in chosen.columns}
+        self.field_names = list(self.columns)
+        self.fields: dict[str, Field] = {}
+        for name in sorted(self.field_names, key=lambda name: len(self._line(name))):
+            owner = self.columns[name].of
+            self.fields[name] = Field(self.columns[name], self.fields[owner].size if owner else 0, days, rng)
+        self.effects = self._plant(rng)
+        self.active_pairs = [(e.fields[0], e.fields[1]) for e in self.effects if len(e.fields) == 2]
+        repeats = chosen.repeats
+        self.returns = Returns(repeats, self.fields[repeats.user], self.fields[repeats.item], seed) if repeats else None
+        self._scale(chosen.strength)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts of this world's logit."""
+        return (*PARTS, TASTE) if self.returns else tuple(PARTS)
+
+    def _rng(self, *stream: int) -> np.random.Generator:
+        _require(min(self.seed, *stream) >= 0, "seed must not be negative", min(self.seed, *stream))
+        return np.random.default_rng([self.seed, *stream])
+
+    def _line(self, name: str) -> list[str]:
+        """The column, its owner, and so on up to the root."""
+        owner = self.columns[name].of
+        return [name, *(self._line(owner) if owner else [])]
+
+    def _plant(self, rng: np.random.Generator) -> list[Effect]:
+        """Effects with random weights, the strongest pairs first. Fields of one root do not interact, for the root
+        alone would tell; small fields do more often, so that a log of ordinary size can show it."""
+        names = [name for name in self.field_names if self.columns[name].style != "day"]
+        ease = {
+            name: min(f.size, 50 if f.column.style in NUMERIC else f.size) ** -0.5 for name, f in self.fields.items()
+        }
+
+        def pick(order: int, count: int) -> list[tuple[str, ...]]:
+            free = [c for c in combinations(names, order) if len({self._line(name)[-1] for name in c}) == order]
+            odds = np.array([np.prod([ease[name] for name in c]) for c in free])
+            return [free[i] for i in rng.choice(len(free), count, replace=False, p=odds / odds.sum())]
+
+        def weights(*shapes: tuple[int, ...]) -> tuple[NDArray[np.float32], ...]:
+            return tuple(rng.standard_normal(shape).astype(np.float32) for shape in shapes)
+
+        effects = [Effect("linear", (name,)) for name in names]
+        for i, pair in enumerate(pick(2, round(ACTIVE * len(self.fields) * (len(self.fields) - 1) / 2))):
+            net = weights((HIDDEN, RANK), (HIDDEN, RANK), (HIDDEN, 1), (HIDDEN,))
+            effect = Effect("net", pair, net) if i % 2 else Effect("bilinear", pair, weights((RANK, RANK)))
+            effects.append(replace(effect, scale=1 / (1 + i / 20)))
+        return effects + [Effect("rule", triple) for triple in pick(3, 4)]
+
+    def _scale(self, strength: float) -> None:
+        """Give each part its standard deviation and the world its base rate, on a fixed sample of rows."""
+        rows = min(100_000, 4_000_000 // len(self.active_pairs))
+        codes = self._draw(self._rng(1), *self._clock(rows, 0, rows, 0, self.days - 1))
+        for name, code in codes.items():
+            self.fields[name].standardize(code)
+        vectors, logit = self._vectors(codes), np.zeros(rows)
+        for part, deviation in PARTS.items():
+            effects = [effect for effect in self.effects if effect.part == part]
+            for effect in effects:
+                effect.scale *= effect.scale / max(effect(vectors).std(), 1e-3)
+            total = np.sum([effect(vectors) for effect in effects], axis=0)
+            for effect in effects:
+                effect.scale *= strength * deviation / total.std()
+            logit += total * strength * deviation / total.std()
+        logit += self._taste(codes)
+        low, high = -100.0, 100.0
+        while high - low > 1e-9:
+            self.bias = (low + high) / 2
+            over = _sigmoid(logit + self.bias).mean() > self.base_rate
+            low, high = (low, self.bias) if over else (self.bias, high)
+
+    @staticmethod
+    def _clock(rows: int, start: int, stop: int, first: int, last: int) -> tuple[Codes, Codes]:
+        """The day and the hour of the rows start..stop out of `rows` that fill the days evenly, the nights thinly."""
+        time = first + (np.arange(start, stop) + 0.5) / rows * (last - first + 1)
+        day = time.astype(np.int64)
+        traffic = np.cumsum(1 - 0.8 * np.cos(2 * np.pi * (np.arange(24) - 3) / 24))
+        return day, np.searchsorted(traffic / traffic[-1], time - day)
+
+    def _draw(
+        self,
+        rng: np.random.Generator,
+        day: Codes,
+        hour: Codes,
+        only: Collection[str] = (),
+        distinct: int = 0,
+        known: Mapping[str, Codes] | None = None,
+    ) -> dict[str, Codes]:
+        """Codes of rows at these times; if asked, of some fields only, and with distinct runs in their first root.
+
+        `known` are codes of the same rows that were drawn before, such as those of the user whose items these are.
+        """
+        clock = {"day": day, "weekday": day % 7, "hour": hour, "stamp": day * 24 + hour}
+        codes: dict[str, Codes] = {}
+        for name, field in self.fields.items():
+            column = field.column
+            if only and name not in only:
+                continue
+            if column.style in clock:
+                codes[name] = clock[column.style]
+            elif column.of:
+                codes[name] = field.owned[codes[column.of]]
+            elif column.style in NUMERIC:
+                codes[name] = field.numbers(rng, len(day))
+            else:
+                slot = field.slots_of(rng, day)
+                if self.returns and name == self.returns.repeats.item:
+                    slot = self.returns.draw(rng, slot, {**(known or {}), **codes}[self.returns.repeats.user], day)
+                slot, distinct = (field.told_apart(rng, slot, distinct), 0) if distinct else (slot, 0)
+                codes[name] = field.alive(slot, day)
+            if column.missing:
+                codes[name] = np.where(rng.random(len(day)) < column.missing, field.size, codes[name])
+        return codes
+
+    def _vectors(self, codes: dict[str, Codes]) -> Vectors:
+        return {name: np.ascontiguousarray(self.fields[name].vectors[code].T) for name, code in codes.items()}
+
+    def _taste(self, codes: Mapping[str, Codes]) -> Floats | float:
+        """What the pairs of user and item add to the logit, in a world of repeats."""
+        if self.returns is None:
+            return 0.0
+        return self.returns.taste(codes[self.returns.repeats.user], codes[self.returns.repeats.item])
+
+    def _truth(self, vectors: Vectors, codes: Mapping[str, Codes], parts: Collection[str]) -> Floats:
+        logit = np.sum([e(vectors) for e in self.effects if e.part in parts], axis=0) + self.bias
+        return _sigmoid(logit + (self._taste(codes) if TASTE in parts else 0.0))
+
+    def _raw(self, codes: dict[str, Codes]) -> dict[str, pa.Array]:
+        """The columns as they are logged, null where missing."""
+        indices = {n: pa.array(codes[n], mask=codes[n] == self.fields[n].size) for n in self.field_names}
+        return {name: self.fields[name].values.take(index) for name, index in indices.items()}
+
+    def _blocks(self, rows: int, seed: int, first: int, last: int) -> Iterator[Log]:
+        """The log in blocks with a random stream each, so that it is the same however it is cut."""
+        _require(rows >= 1, "rows must be at least 1", rows)
+        _require(0 <= first <= last < self.days, f"days must lie within 0..{self.days - 1}", f"{first}..{last}")
+        for start in range(0, rows, BLOCK):
+            rng = self._rng(2, seed, first, start)
+            codes = self._draw(rng, *self._clock(rows, start, min(start + BLOCK, rows), first, last))
+            probability = self._truth(self._vectors(codes), codes, self.parts)
+            clicks = (rng.random(len(probability)) < probability).astype(np.int8)
+            yield Log(pa.table({self.label: clicks, **self._raw(codes)}), probability)
+
+    def log(self, rows: int, seed: int = 0, first_day: int = 0, last_day: int | None = None) -> Log:
+        """`rows` impressions from first_day to last_day (to the end of the world if not said), in time order."""
+        return join(list(self._blocks(rows, seed, first_day, self.days - 1 if last_day is None else last_day)))
+
+    def chunks(
+        self, rows: int, seed: int = 0, chunk: int = 200_000, first_day: int = 0, last_day: int | None = None
+    ) -> Iterator[Log]:
+        """The rows of `log`, `chunk` at a time."""
+        _require(chunk >= 1, "chunk must be at least 1", chunk)
+        blocks = self._blocks(rows, seed, first_day, self.days - 1 if last_day is None else last_day)
+        held = next(blocks)
+        while len(held):
+            while len(held) < chunk and (block := next(blocks, None)):
+                held = join([held, block])
+            yield held[:chunk]
+            held = held[chunk:] if len(held) > chunk else next(blocks, held[:0])
+
+    def candidates(self, requests: int, per_request: int, day: int = 0, seed: int = 0) -> Log:
+        """Rows to rank, without a label: those of one `request` share its context and differ in the item."""
+        items = [name for name in self.field_names if self.columns[self._line(name)[-1]].item]
+        most = next(self.fields[name].slots for name in items if not self.columns[name].of)
+        _require(requests >= 1, "requests must be at least 1", requests)
+        _require(1 <= per_request <= most, f"per_request must lie within 1..{most}", per_request)
+        _require(0 <= day < self.days, f"day must lie within 0..{self.days - 1}", day)
+        rng = self._rng(3, seed, day)
+        request = np.repeat(np.arange(requests), per_request)
+        days, hours = self._clock(requests, 0, requests, day, day)
+        context = self._draw(rng, days, hours, only=set(self.field_names) - set(items))
+        codes = {name: code[request] for name, code in context.items()}
+        codes |= self._draw(rng, days[request], hours[request], items, per_request, codes)
+        return Log(
+            pa.table({"request": request, **self._raw(codes)}), self._truth(self._vectors(codes), codes, self.parts)
+        )
+
+    def probability(self, table: pa.Table, parts: Collection[str] | None = None) -> Floats:
+        """The true P(click=1 | row) of any rows with this world's fields; of some `parts` of the logit, if asked."""
+        for name in self.field_names:
+            if name not in table.column_names:
+                raise DataError(f"column '{name}' is missing; {self.kind} has {', '.join(self.field_names)}")
+        found = [np.zeros(0)]
+        for start in range(0, table.num_rows, BLOCK):
+            rows = table.slice(start, BLOCK)
+            vectors = {name: np.ascontiguousarray(field.look_up(rows[name]).T) for name, field in self.fields.items()}
+            paired = (self.returns.repeats.user, self.returns.repeats.item) if self.returns else ()
+            codes = {name: self.fields[name].codes_of(rows[name]) for name in paired}
+            found.append(self._truth(vectors, codes, self.parts if parts is None else parts))
+        return np.concatenate(found)

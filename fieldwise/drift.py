@@ -1,0 +1,236 @@
+"""How a model fares as the world moves on: rows whose values training knew and rows of `other`, day by day, and beside
+another model or the truth on the same rows.
+
+What `other` costs: the log loss that all rows together would save if rows of `other` were told as well as the rest,
+`share * (log loss - (1 - RIG of the rest) * entropy)`. The relative information gain makes rows of another base rate
+comparable. Where the truth is known, it is `share * (what they lie above it - what the rest lies above it)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import tee
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from fieldwise import metrics
+from fieldwise.data.encoder import Encoder
+from fieldwise.data.history import moments
+from fieldwise.data.schema import FIRST, MISSING, OTHER
+from fieldwise.errors import ConfigError, DataError
+from fieldwise.members import JoinedEncoder
+from fieldwise.metrics import MOST_VALUES
+from fieldwise.predictor import Groups, Labelled, Predictor
+from fieldwise.ranking import Ranking
+
+# `--seen all` stands for every field that has a vocabulary.
+ALL = "all"
+KEPT = ("rows", "positive_rate", "auc", "log_loss", "rig", "calibration")
+
+
+@dataclass(frozen=True)
+class Question:
+    """What rows are split and compared by.
+
+    `seen`: fields and history keys; `by`: a column; `against`: another model; `truth`: a column of true probabilities;
+    `live`: histories with a time take in each row after they have told of it.
+    """
+
+    seen: tuple[str, ...] = ()
+    by: str = ""
+    against: Predictor | None = None
+    truth: str = ""
+    live: bool = False
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """What the model is compared with."""
+        return (*(("against",) if self.against else ()), *(("truth",) if self.truth else ()))
+
+
+class Slices:
+    """Rows in numbered slices; of each slice a ranking by the model and by all that it is compared with."""
+
+    def __init__(self, others: Sequence[str]) -> None:
+        self.others = others
+        self.rankings: dict[int, dict[str, Ranking]] = {}
+
+    def add(self, slices: NDArray[np.int64], rows: Labelled, others: dict[str, NDArray[np.float64]]) -> None:
+        for number in np.unique(slices).tolist():
+            here = slices == number
+            own = self.rankings.setdefault(number, {name: Ranking() for name in ("model", *self.others)})
+            weights = None if rows.weights is None else rows.weights[here]
+            for name, scores in {"model": rows.probabilities, **others}.items():
+                own[name].add(rows.labels[here], scores[here], weights)
+
+    def measure(self, number: int) -> dict[str, Any] | None:
+        """The metrics of a slice, with the log loss of the others; None of a slice without rows."""
+        own = self.rankings.get(number)
+        if own is None or not own["model"].total:
+            return None
+        found = metrics.measure(own["model"])
+        kept = {key: found[key] for key in KEPT}
+        return kept | {f"log_loss_{name}": metrics.measure(own[name])["log_loss"] for name in self.others}
+
+
+def evaluate(predictor: Predictor, chunks: Iterator[pa.Table], question: Question) -> dict[str, Any]:
+    """The metrics of `Predictor.evaluate`, and what the question asks for on top: see `docs/drift.md`."""
+    names = seen_names(predictor.encoder, question.seen)
+    total, slices = Slices(question.others), {name: Slices(question.others) for name in names}
+    groups = {name: Groups(question.by) for name in ("model", *question.others)}
+    ranking, values = Ranking(), dict[str, int]()
+    for rows, others in _scored(predictor, chunks, question):
+        ranking.add(rows.labels, rows.probabilities, rows.weights)
+        total.add(np.zeros(len(rows.labels), dtype=np.int64), rows, others)
+        places = np.zeros(len(rows.labels), dtype=np.int64)
+        if question.by:
+            for name, scores in {"model": rows.probabilities, **others}.items():
+                groups[name].add(rows.table[question.by], rows.labels, scores, rows.weights)
+            places = groups["model"].pieces[-1][2].astype(np.int64)
+            values = groups["model"].known
+        for name in names:
+            slices[name].add(2 * places + unseen(predictor.encoder, name, rows.ids), rows, others)
+    found = metrics.measure(ranking)
+    whole = total.measure(0) or {}
+    found |= {f"log_loss_{name}": whole[f"log_loss_{name}"] for name in question.others}
+    if question.by:
+        found["by"] = _by(groups)
+    found["seen"] = [_seen(name, slices[name], _listed(found, values)) for name in names]
+    return found
+
+
+def evaluate_prepared(predictor: Predictor, folder: Path, part: str, seen: Sequence[str]) -> dict[str, Any]:
+    """The metrics on a part of a prepared folder, and those of rows with known values and with `other`."""
+    _, held = predictor.prepared_part(folder, part)
+    rows = Labelled(pa.table({}), held.ids, held.labels, predictor.probabilities(held.ids), held.weights)
+    found = metrics.evaluate(rows.labels, rows.probabilities, rows.weights)
+    found["seen"] = []
+    for name in seen_names(predictor.encoder, seen):
+        slices = Slices(())
+        slices.add(unseen(predictor.encoder, name, np.asarray(held.ids)).astype(np.int64), rows, {})
+        found["seen"].append(_seen(name, slices, {}))
+    return found
+
+
+def _scored(
+    predictor: Predictor, chunks: Iterator[pa.Table], question: Question
+) -> Iterator[tuple[Labelled, dict[str, NDArray[np.float64]]]]:
+    """Rows as the model scores them, and the probabilities that the others give to the same rows."""
+    ours, theirs = tee(chunks)
+    rival = question.against.labelled(theirs, live=question.live) if question.against else None
+    if rival is None:
+        del theirs  # or it would hold all rows
+    for rows in predictor.labelled(ours, question.by, question.live):
+        others = {} if rival is None else {"against": next(rival).probabilities}
+        if question.truth:
+            others["truth"] = _truth(rows.table, question.truth)
+        yield rows, others
+
+
+def _truth(rows: pa.Table, name: str) -> NDArray[np.float64]:
+    if name not in rows.column_names:
+        raise DataError(f"evaluating needs the column of the truth, '{name}', found: {', '.join(rows.column_names)}")
+    found = moments(rows[name], name)
+    if not ((found >= 0) & (found <= 1)).all():
+        raise DataError(f"the truth must be a probability in every row, found another value in '{name}'")
+    return found
+
+
+def seen_names(encoder: Encoder | JoinedEncoder, names: Sequence[str]) -> list[str]:
+    """The fields and history keys of which one can say whether training knew a row's value; checked."""
+    encoders = encoder.encoders if isinstance(encoder, JoinedEncoder) else [encoder]
+    fields = {f.name: f for one in encoders for f in one.schema.fields}
+    able = [name for name, field in fields.items() if field.kind != "numeric" and not field.hash_buckets]
+    keys = [key for one in encoders if one.history for key in one.history.settings.keys if key not in fields]
+    asked = [each for name in names for each in (able if name == ALL else [name])]
+    for name in asked:
+        if name in fields and name not in able:
+            why = (
+                "numbers always have a bucket"
+                if fields[name].kind == "numeric"
+                else "hashed values are never told apart"
+            )
+            raise ConfigError(
+                f"--seen takes fields with a vocabulary, found '{name}': {why}; take of {', '.join(able)}"
+            )
+        if name not in able and name not in keys:
+            raise ConfigError(
+                f"--seen takes fields and history keys, found '{name}'; there are: {', '.join(able + keys)}"
+            )
+    return list(dict.fromkeys(asked))
+
+
+def unseen(encoder: Encoder | JoinedEncoder, name: str, ids: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Which rows (n,) have `other` in a field, or, of a history key, a combination that was never counted."""
+    if isinstance(encoder, JoinedEncoder):
+        for one, columns in zip(encoder.encoders, encoder.columns, strict=True):
+            if name in one.schema.names or (one.history and name in one.history.settings.keys):
+                return unseen(one, name, ids[:, columns])
+    assert isinstance(encoder, Encoder)
+    if name in encoder.schema.names:
+        return np.asarray((_columns(encoder, name, ids) == OTHER).any(axis=1))
+    assert encoder.history is not None
+    parts = encoder.history.settings.parts
+    if "rate" in parts:  # it is missing where nothing was counted
+        return np.asarray(_columns(encoder, f"{name}:rate", ids)[:, 0] == MISSING)
+    if "count" not in parts:
+        raise ConfigError(f"--seen needs the rate or the count of '{name}' among the history's parts, found {parts[0]}")
+    return np.asarray((_columns(encoder, f"{name}:count", ids) == FIRST).all(axis=1))
+
+
+def _columns(encoder: Encoder, name: str, ids: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The id columns of one field."""
+    return np.asarray(ids[:, encoder.layout.columns_of([encoder.names.index(name)])])
+
+
+def _by(groups: dict[str, Groups]) -> dict[str, Any]:
+    """The metrics by the values of a column, with the log losses of the others."""
+    found = groups["model"].measure()
+    for name in list(groups)[1:]:
+        rival = groups[name].measure()["values"] or []
+        for row, other in zip(found["values"] or [], rival, strict=True):
+            row[f"log_loss_{name}"] = other["log_loss"]
+    return found
+
+
+def _listed(found: dict[str, Any], values: dict[str, int]) -> dict[str, int]:
+    """The values of the column that are few enough to be listed, in their order, with their numbers."""
+    rows = (found.get("by") or {}).get("values") or []
+    return {row["value"]: values[row["value"]] for row in rows[:MOST_VALUES]}
+
+
+def _seen(name: str, slices: Slices, values: dict[str, int]) -> dict[str, Any]:
+    """A field's line: rows of known values, rows of `other`, and what the latter cost; by value where there are any."""
+    numbers = sorted(slices.rankings)
+    whole = Slices(slices.others)
+    for number in numbers:
+        own = whole.rankings.setdefault(number % 2, {key: Ranking() for key in ("model", *slices.others)})
+        for key, ranking in slices.rankings[number].items():
+            own[key].merge(ranking)
+    found = {"field": name} | _costs(whole.measure(0), whole.measure(1))
+    if values:
+        found["by"] = [
+            {"value": value} | _costs(slices.measure(2 * number), slices.measure(2 * number + 1))
+            for value, number in values.items()
+        ]
+    return found
+
+
+def _costs(known: dict[str, Any] | None, other: dict[str, Any] | None) -> dict[str, Any]:
+    """Both slices, the share of `other` in the rows, and what it costs of the log loss; see the top of this file."""
+    rows = [0 if one is None else one["rows"] for one in (known, other)]
+    share = rows[1] / sum(rows) if sum(rows) else 0.0
+    cost: float | None = 0.0 if not rows[1] else None
+    if known and other:
+        if "log_loss_truth" in known:
+            above = [one["log_loss"] - one["log_loss_truth"] for one in (known, other)]
+            cost = share * (above[1] - above[0])
+        elif known["rig"] is not None and other["rig"] is not None:
+            entropy = other["log_loss"] / (1 - other["rig"])
+            cost = share * (other["log_loss"] - (1 - known["rig"]) * entropy)
+    return {"share": share, "cost": cost, "seen": known, "other": other}

@@ -1,0 +1,62 @@
+"""A bundle's history brought up to date with labelled rows, without training: a new bundle with the same weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from fieldwise import bundle
+from fieldwise.bundle import Bundle
+from fieldwise.data.following import follow
+from fieldwise.data.prepare import read_labels
+from fieldwise.errors import BundleError, DataError
+
+
+def update_history(
+    source: Path,
+    chunks: Iterator[pa.Table],
+    out: Path,
+    force: bool = False,
+    progress: Callable[[str, int], None] = lambda step, rows: None,
+) -> dict[str, Any]:
+    """Lets the histories of a run or bundle take in rows with the label column; writes the bundle to `out`.
+
+    Later rows then see what `prepare` would show them with all these rows as their past. The members of a blend keep
+    their histories in step.
+    """
+    origin = bundle.load(source)
+    models = [own for own in origin.members or (origin,) if own.own_encoder.history is not None]
+    if not models:
+        way_out = "prepare with --history and train to have one"
+        raise BundleError(f"the model has no history to bring up to date; {way_out} ({source})")
+    before = {own.path: own.own_encoder.history.end for own in models if own.own_encoder.history}
+    rows = 0
+    for chunk in chunks:
+        label = origin.schema.label
+        if label not in chunk.column_names:
+            raise DataError(f"updating needs the label column '{label}', found: {', '.join(chunk.column_names)}")
+        labels = read_labels(chunk[label], label, rows)
+        for own in models:
+            follow(own.own_encoder, chunk, labels, rows)
+        rows += len(chunk)
+        progress("counting", rows)
+    if not rows:
+        raise DataError("there are no rows to bring the history up to date with")
+    bundle.rewrite(origin, out, force)
+    return {"bundle": str(out), "rows": rows, "histories": [_facts(own, before[own.path]) for own in models]}
+
+
+def _facts(own: Bundle, before: float) -> dict[str, Any]:
+    history = own.own_encoder.history
+    assert history is not None
+    timed = bool(history.settings.time)
+    return {
+        "model": own.config.model,
+        "keys": list(history.settings.keys),
+        "known": history.counts.used,
+        "from": before if timed else None,
+        "to": history.end if timed else None,
+    }

@@ -1,0 +1,165 @@
+"""Figure 20: a DNN on labels that a poly-2 function made: sparsity hurts it, and poly-2 regression stays above it.
+
+n = 40 fields; z = a weight for each category and for each pair of categories, plus noise of a tenth of z's deviation;
+the label says whether z is above its median. (a) field sizes drawn from 1..2N/n for N = 200..1000, a DNN of 3 x 128.
+(b) field size 10, N = 400: DNNs against poly-2 regression. 100,000 training rows, 10,000 for the choice of the epoch,
+20,000 for test (the paper has two parts and reads the figure from the second); vectors of 10, Adam, batches of 1000.
+The paper's further claim, that width and depth do not help, is a claim of its own here.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from fieldwise.studies import sources
+from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Study, Verdict
+from fieldwise.tables import Column, high
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FIELDS = 40
+SPARSITY = (200, 400, 600, 800, 1000)
+NETS: dict[str, tuple[int, ...]] = {
+    "1 x 128": (128,),
+    "1 x 512": (512,),
+    "3 x 128": (128,) * 3,
+    "5 x 1024": (1024,) * 5,
+}
+# Training rows of (a) and (b), epochs of the networks, and which networks are tried.
+SIZES: dict[str, tuple[int, int, int, int]] = {
+    "small": (100_000, 100_000, 8, 3),
+    "medium": (100_000, 100_000, 20, 4),
+    "paper": (1_000_000, 1_000_000, 20, 4),
+}
+GAP = 0.03
+
+
+def poly2(categories: int, same_sizes: bool, rows: int, seed: int) -> pa.Table:
+    """Rows whose label is that of a random poly-2 function of 40 fields with so many categories together."""
+    rng = np.random.default_rng([20, categories, seed])
+    mean = categories // FIELDS
+    sizes = np.full(FIELDS, mean) if same_sizes else rng.integers(1, 2 * mean + 1, FIELDS)
+    held_out = (rows // 10, rows // 5)
+    total = rows + sum(held_out)
+    codes = np.stack([rng.integers(size, size=total) for size in sizes])
+    z = np.zeros(total)
+    for field in range(FIELDS):
+        z += rng.standard_normal(sizes[field])[codes[field]]
+        for other in range(field + 1, FIELDS):
+            z += rng.standard_normal((sizes[field], sizes[other]))[codes[field], codes[other]]
+    z += 0.1 * z.std() * rng.standard_normal(total)
+    columns: dict[str, Any] = {"click": (z >= np.median(z)).astype(np.int8)}
+    columns |= {f"f{field}": codes[field] for field in range(FIELDS)}
+    return pa.table(columns | {sources.PART: sources.parts_of((rows, *held_out))})
+
+
+def dnn(hidden: tuple[int, ...], epochs: int) -> Row:
+    """The settings of a plain DNN over vectors of 10."""
+    plain = {
+        "model.name": "fnn",
+        "model.dim": 10,
+        "model.hidden": list(hidden),
+        "model.norm": "none",
+        "model.dropout": 0.0,
+    }
+    return plain | _trained(epochs, 1e-3)
+
+
+def _trained(epochs: int, lr: float) -> Row:
+    return {
+        "train.epochs": epochs,
+        "train.lr": lr,
+        "train.batch_size": 1000,
+        "train.l2": 0.0,
+        "train.init": "uniform",
+        "train.init_scale": 0.1,
+        "train.evaluations": 1,
+    }
+
+
+def plan(setup: Setup) -> Plan:
+    first, second, epochs, nets = SIZES[setup.size]
+    made, cases = {}, []
+    for seed in range(setup.seeds):
+        for n in SPARSITY:
+            name = f"a-{n}-{seed}"
+            made[name] = sources.codes(lambda n=n, seed=seed: poly2(n, False, first, seed))  # type: ignore[misc]
+            cases.append(Case({"part": "a", "N": n, "model": "3 x 128"}, name, dnn(NETS["3 x 128"], epochs), seed))
+        name = f"b-{seed}"
+        made[name] = sources.codes(lambda seed=seed: poly2(400, True, second, seed))  # type: ignore[misc]
+        for net in list(NETS)[:nets]:
+            cases.append(Case({"part": "b", "N": 400, "model": net}, name, dnn(NETS[net], epochs), seed))
+        settings = {"model.name": "poly2"} | _trained(epochs, 1e-2)
+        cases.append(Case({"part": "b", "N": 400, "model": "poly-2"}, name, settings, seed))
+    return Plan(made, cases)
+
+
+def look(case: Case, run: Path) -> Row:
+    """The training curve: validation AUC over the rows seen."""
+    lines = (run / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    found = [record for record in map(json.loads, lines) if record["event"] == "valid"]
+    return {"_curve": [(record["rows"], record["auc"]) for record in found]}
+
+
+def claims(results: Results) -> list[Verdict]:
+    sparse, nets = results.where(part="a"), results.where(part="b")
+    areas = [sparse.mean("auc", N=n) for n in SPARSITY]
+    found = {str(name): nets.mean("auc", model=name) for name in nets.different("model")}
+    truth = found.pop("poly-2")
+    best = max(found, key=lambda name: found[name])
+    smallest = found["1 x 128"]
+    shown = " ".join(f"{area:.3f}" for area in areas)
+    return [
+        Verdict("(a) AUC falls with every step of N", min(a - b for a, b in pairwise(areas)), results.seeds, shown),
+        Verdict(
+            f"(b) poly-2 regression is above the best DNN by {GAP} or more",
+            truth - found[best] - GAP,
+            results.seeds,
+            f"{truth:.3f} against {found[best]:.3f} of {best}",
+            strict=False,
+        ),
+        Verdict(
+            "(b) neither width nor depth gains .01 over 1 x 128",
+            0.01 - (found[best] - smallest),
+            results.seeds,
+            f"{best} gains {found[best] - smallest:.3f}",
+        ),
+    ]
+
+
+def draw(results: Results) -> Figure:
+    from fieldwise import plots
+
+    series = {}
+    for row in results.where(seed=0).rows:
+        name = f"N = {row['N']}" if row["part"] == "a" else f"(b) {row['model']}"
+        if "_curve" in row:
+            x, y = zip(*row["_curve"], strict=True)
+            series[name] = (x, y)
+    return plots.curves(series, "Training rows seen", "Validation AUC")
+
+
+STUDY = Study(
+    id="fig20",
+    paper="Figure 20",
+    asks="How well does a DNN learn a poly-2 function, by sparsity and by its size?",
+    keys=("part", "N", "model"),
+    columns=(
+        Column("auc", "AUC", ".4f", high, "auc_sd"),
+        Column("log_loss", "Log loss", ".4f", None, "log_loss_sd"),
+        Column("best_epoch", "Best epoch", ".0f"),
+        Column("seconds", "Seconds", ",.0f"),
+    ),
+    plan=plan,
+    look=look,
+    claims=claims,
+    draw=draw,
+    seeds={"small": 1, "medium": 3, "paper": 3},
+)

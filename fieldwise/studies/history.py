@@ -1,0 +1,143 @@
+"""History fields: what all thirteen models gain from the past of users, items and their pairs.
+
+Generated: a world whose users return to items, each pair with a taste of its own that no vector of either side can
+tell (`simulate --kind repeat`). With --data also Frappe (as given, and split by groups, the one to believe), Criteo,
+Avazu and Amazon. The best model of each kind is chosen by validation log loss; test rows are looked at once.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fieldwise.data.prepare import Split
+from fieldwise.data.schema import HistorySettings
+from fieldwise.studies import sources
+from fieldwise.studies.sources import CONTEXT, Source
+from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Study, Verdict
+from fieldwise.tables import Column, high, low
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MODELS = ("lr", "gbdt", "fm", "ffm", "ccpm", "fnn", "afm", "deepfm", "kfm", "nifm", "ipnn", "kpnn", "pin")
+WITHOUT, WITH = "without", "with history"
+# Rows of the generated log, the most rows of a real set, and the most epochs.
+SIZES = {"small": (20_000, 20_000, 6), "medium": (100_000, 1 << 30, 20), "paper": (500_000, 1 << 30, 20)}
+# What CatBoost has on the same rows of Frappe with 1000 rounds: AUC, log loss.
+CATBOOST = {"frappe": (0.9932, 0.0757), "frappe-grouped": (0.9902, 0.1041)}
+
+REPEAT = HistorySettings(("user", "item", "user*item"), time="row")
+FRAPPE = ("user", "item", "user*item", *(f"item*{name}" for name in CONTEXT))
+CRITEO = HistorySettings(tuple(f"C{i}" for i in range(1, 27)), time="row", strength=5.0, parts=("rate",), interpolate=8)
+AVAZU = HistorySettings(("site_id", "app_id", "device_ip", "C14", "C17", "site_id*C14"), time="hour", parts=("rate",))
+AMAZON = HistorySettings(("MGR_ID*ROLE_TITLE", "RESOURCE*ROLE_DEPTNAME", "RESOURCE", "MGR_ID", "MGR_ID*RESOURCE"))
+
+
+def _sets(setup: Setup) -> dict[str, Callable[[bool, int], Source]]:
+    """For each data set, what makes its rows, with or without history, for a seed."""
+    rows, most, _ = SIZES[setup.size]
+    found: dict[str, Callable[[bool, int], Source]] = {
+        "repeat": lambda past, seed: sources.world(
+            "repeat", rows, seed, REPEAT if past else None, Split((0.7, 0.15, 0.15), by="row")
+        )
+    }
+    data = setup.data
+    if data is None:
+        return found
+    grouped = HistorySettings(FRAPPE, group=("user", *CONTEXT), folds=30)
+    real: dict[str, tuple[str, Callable[[bool, int], Source]]] = {
+        "frappe": (
+            "frappe",
+            lambda past, _: sources.frappe(data, HistorySettings(FRAPPE) if past else None, most, False),
+        ),
+        "frappe-grouped": ("frappe", lambda past, _: sources.frappe(data, grouped if past else None, most, True)),
+        "criteo": ("criteo80k", lambda past, _: sources.criteo(data, CRITEO if past else None, most)),
+        "avazu": ("avazu20k", lambda past, _: sources.avazu(data, AVAZU if past else None, most)),
+        "amazon": ("amazon", lambda past, seed: sources.amazon(data, AMAZON if past else None, most, seed)),
+    }
+    return found | {name: make for name, (folder, make) in real.items() if (data / folder).is_dir()}
+
+
+def plan(setup: Setup) -> Plan:
+    """Each model on each data set, with and without; worlds and Amazon's folds change with the seed."""
+    made: dict[str, Callable[[Path], object]] = {}
+    cases = []
+    models = [name for name in MODELS if name != "gbdt" or importlib.util.find_spec("xgboost")]
+    for seed in range(setup.seeds):
+        for data, make in _sets(setup).items():
+            for kind in (WITHOUT, WITH):
+                number = seed if data in ("repeat", "amazon") else 0
+                place = f"{data}-{kind.replace(' ', '-')}-{number}"
+                made[place] = make(kind == WITH, number)
+                for model in models:
+                    settings: Row = {"model.name": model}
+                    settings |= {} if model == "gbdt" else {"train.epochs": SIZES[setup.size][2]}
+                    cases.append(Case({"data": data, "model": model, "history": kind}, place, settings, seed))
+    return Plan(made, cases)
+
+
+def best(results: Results, data: str, kind: str) -> str:
+    """The model of the lowest validation log loss."""
+    models = results.where(data=data).different("model")
+    losses = {model: results.mean("valid_log_loss", data=data, model=model, history=kind) for model in models}
+    return str(min(losses, key=lambda model: (losses[model] != losses[model], losses[model])))
+
+
+def claims(results: Results) -> list[Verdict]:
+    found, seeds = [], results.seeds
+    for data in results.different("data"):
+        own = results.where(data=data)
+        chosen = {kind: best(results, data, kind) for kind in (WITHOUT, WITH)}
+        auc = {kind: own.mean("auc", model=chosen[kind], history=kind) for kind in chosen}
+        loss = {kind: own.mean("log_loss", model=chosen[kind], history=kind) for kind in chosen}
+        words = f"{chosen[WITH]} {loss[WITH]:.4f} against {chosen[WITHOUT]} {loss[WITHOUT]:.4f}"
+        claim = f"{data}: the best model with history has a lower log loss than the best without"
+        found.append(Verdict(claim, loss[WITHOUT] - loss[WITH], seeds, words))
+        gains = {
+            model: own.mean("auc", model=model, history=WITH) - own.mean("auc", model=model, history=WITHOUT)
+            for model in own.different("model")
+        }
+        worst = min(gains, key=lambda model: (gains[model] == gains[model], gains[model]))
+        words = f"the least is {worst}'s; {sum(gain > 0 for gain in gains.values())} of {len(gains)} gain"
+        found.append(Verdict(f"{data}: every model has a higher AUC with history", gains[worst], seeds, words))
+        if data in CATBOOST:
+            area, limit = CATBOOST[data]
+            words = f"{chosen[WITH]}: AUC {auc[WITH]:.4f}, log loss {loss[WITH]:.4f}"
+            margin = min(auc[WITH] - area, limit - loss[WITH])
+            claim = f"{data}: the best with history is above CatBoost's {area} and below its {limit}"
+            found.append(Verdict(claim, margin, seeds, words))
+    return found
+
+
+def draw(results: Results) -> Figure:
+    from fieldwise import plots
+
+    parts = {
+        str(data): {
+            str(model): {kind: results.values("auc", data=data, model=model, history=kind) for kind in (WITHOUT, WITH)}
+            for model in results.where(data=data).different("model")
+        }
+        for data in results.different("data")
+    }
+    return plots.panels(parts, "Test AUC")
+
+
+STUDY = Study(
+    id="history",
+    paper="History fields (not in the paper)",
+    asks="What do all thirteen models gain from the past of users, items and their pairs?",
+    keys=("data", "model", "history"),
+    columns=(
+        Column("auc", "AUC", ".4f", high, "auc_sd"),
+        Column("log_loss", "Log loss", ".5f", low, "log_loss_sd"),
+        Column("valid_log_loss", "Valid log loss", ".5f", low),
+        Column("parameters", "Parameters", ",.0f"),
+        Column("seconds", "Seconds", ",.0f"),
+    ),
+    plan=plan,
+    claims=claims,
+    draw=draw,
+)

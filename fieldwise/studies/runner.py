@@ -1,0 +1,152 @@
+"""Runs a study: prepares its data, trains what is not DONE, and leaves table, figure and verdicts.
+
+OUT/ID/SIZE/  data/NAME  runs/CASE/seedN  identity.json  runs.csv  table.md  table.csv  figure.svg  figure.png
+              verdicts.txt  result.json
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fieldwise import plots, tables
+from fieldwise.errors import ConfigError, TrainingError, unknown
+from fieldwise.files import whole_file
+from fieldwise.jobs import Job, run_all
+from fieldwise.runs import Watch
+from fieldwise.studies.study import SIZES, Case, Plan, Results, Row, Setup, Study
+
+# What every run reports, as columns that claims and tables may use.
+MEASURED = ("auc", "log_loss", "calibration")
+
+
+def run_study(
+    study: Study,
+    out: Path,
+    size: str = "small",
+    data: Path | None = None,
+    seeds: int | None = None,
+    workers: int = 0,
+    watch: Watch | None = None,
+) -> dict[str, Any]:
+    """Runs a study, or goes on with it, and returns its table and verdicts. A claim that fails is a result."""
+    if size not in SIZES:
+        raise ConfigError(unknown("size", size, SIZES))
+    if seeds is not None and seeds < 1:
+        raise ConfigError(f"--seeds must be at least 1, found {seeds}")
+    if data is not None and not data.is_dir():
+        raise ConfigError(f"--data takes a folder, found none ({data})")
+    setup = Setup(size, seeds or study.seeds[size], data)
+    folder = out / study.id / size
+    _claim(folder, {"study": study.id, "size": size, "data": str(data.resolve()) if data else None})
+    if study.plan is not None:
+        rows = _trained(study, study.plan(setup), folder, workers or os.cpu_count() or 1, watch)
+    else:
+        assert study.compute is not None
+        rows = study.compute(setup)
+    return _written(study, setup, Results(rows), folder)
+
+
+def _claim(folder: Path, identity: Row) -> None:
+    """Takes the folder: a new one, or the same study's."""
+    known = folder / "identity.json"
+    if known.exists():
+        if json.loads(known.read_text(encoding="utf-8")) != identity:
+            raise TrainingError(f"the study was begun with other --data; choose another --out ({folder})")
+        return
+    if folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir()):
+        raise TrainingError(f"{folder} holds something that is no study; choose another --out")
+    with whole_file(known) as file:
+        file.write_text(json.dumps(identity), encoding="utf-8")
+
+
+def _trained(study: Study, plan: Plan, folder: Path, workers: int, watch: Watch | None) -> list[Row]:
+    """A row for each case: its keys, its seed, what the run reports of the held-out rows, or why it failed."""
+    for name, make in plan.sources.items():
+        if not (folder / "data" / name / "data.json").exists():
+            make(folder / "data" / name)
+    jobs = [_job(case, folder) for case in plan.cases]
+    failures = run_all(jobs, max(1, min(workers, sum(not job.done for job in jobs))), watch)
+    rows = []
+    for case, job in zip(plan.cases, jobs, strict=True):
+        row: Row = {**case.keys, "seed": case.seed}
+        if job.done:
+            row |= _measured(job.out) | (study.look(case, job.out) if study.look else {})
+        else:
+            row["failed"] = failures.get(job.group, "it was left out after another seed failed")
+        rows.append(row)
+    return rows
+
+
+def _job(case: Case, folder: Path) -> Job:
+    settings = {"device": "cpu", **case.settings, "seed": case.seed}
+    place = folder / "runs" / _file_name(case.name) / f"seed{case.seed}"
+    return Job(
+        f"{case.name} {case.seed}", f"{case.name} seed {case.seed}", folder / "data" / case.data, place, None, settings
+    )
+
+
+def _file_name(name: str) -> str:
+    """A name that a folder may have; a digest keeps those apart that would become alike."""
+    plain = re.sub(r"[^A-Za-z0-9.+-]+", "-", name)
+    return plain if plain == name else f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+
+
+def _measured(run: Path) -> Row:
+    report = json.loads((run / "report.json").read_text(encoding="utf-8"))
+    held = report["test"] if "test" in report else report["valid"]
+    found = {name: held[name] for name in MEASURED} | {f"valid_{name}": report["valid"][name] for name in MEASURED}
+    return found | {name: report[name] for name in ("parameters", "seconds", "rows_per_s", "best_epoch")}
+
+
+def _written(study: Study, setup: Setup, results: Results, folder: Path) -> dict[str, Any]:
+    rows = results.summed_up(study.keys, study.columns)
+    verdicts = study.claims(results)
+    lines = tables.lines(rows, study.columns)
+    failed = [f"{row['name']}: {row['failed']} of {row['seeds']} runs failed" for row in rows if row["failed"]]
+    said = [str(verdict) for verdict in verdicts]
+    with whole_file(folder / "table.md") as file:
+        text = tables.markdown(study.columns, lines, " ".join(study.keys).capitalize())
+        file.write_text("\n".join([f"# {study.paper}\n\n{study.asks}\n", text, *failed, *said, ""]), encoding="utf-8")
+    _write_csv(folder / "table.csv", rows)
+    _write_csv(folder / "runs.csv", results.rows)
+    with whole_file(folder / "verdicts.txt") as file:
+        file.write_text("".join(f"{line}\n" for line in said), encoding="utf-8")
+    plots.save(study.draw(results), folder / "figure", f"{study.paper}: {study.asks}")
+    result = {
+        "study": study.id,
+        "paper": study.paper,
+        "asks": study.asks,
+        "size": setup.size,
+        "seeds": results.seeds,
+        "folder": str(folder),
+        "rows": rows,
+        "verdicts": [
+            {
+                "claim": v.claim,
+                "passed": v.passed,
+                "margin": float(v.margin) if v.margin == v.margin else None,
+                "seeds": v.seeds,
+            }
+            for v in verdicts
+        ],
+        "lines": said,
+        "failed": failed,
+    }
+    with whole_file(folder / "result.json") as file:
+        file.write_text(json.dumps(result, indent=1), encoding="utf-8")
+    return result
+
+
+def _write_csv(path: Path, rows: Sequence[Row]) -> None:
+    names = list(dict.fromkeys(name for row in rows for name in row if name != "name" and name[0] != "_"))
+    with whole_file(path) as file, file.open("w", encoding="utf-8", newline="") as opened:
+        writer = csv.DictWriter(opened, names, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)

@@ -1,0 +1,131 @@
+"""What a study is: cases that vary something, a table of their results, and claims about it that can fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any
+
+from fieldwise.tables import Column
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SIZES = ("small", "medium", "paper")
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How large a study is, how many seeds it has, and where real data lie, if anywhere."""
+
+    size: str = "small"
+    seeds: int = 1
+    data: Path | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run: what tells it from the others (columns of the table), the prepared data by name, and its settings."""
+
+    keys: Row
+    data: str
+    settings: Row = field(default_factory=dict)
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """The case in words, without its seed."""
+        return " ".join(str(value) for value in self.keys.values())
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The prepared folders that a study needs, by name, with what makes each; and the runs on them."""
+
+    sources: Mapping[str, Callable[[Path], object]]
+    cases: Sequence[Case]
+
+
+class Results:
+    """The rows of a study, one for each case and seed: its keys and what was measured."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.rows = list(rows)
+
+    def where(self, **keys: Any) -> Results:
+        return Results([row for row in self.rows if all(row.get(key) == value for key, value in keys.items())])
+
+    def values(self, column: str, **keys: Any) -> list[float]:
+        """A column of the rows that have these keys; rows that failed have none."""
+        return [float(row[column]) for row in self.where(**keys).rows if row.get(column) is not None]
+
+    def mean(self, column: str, **keys: Any) -> float:
+        """The mean over seeds; NaN, with which no claim holds, where there is none or a run failed."""
+        found = self.values(column, **keys)
+        whole = found and len(found) == len(self.where(**keys).rows)
+        return fmean(found) if whole else float("nan")
+
+    def different(self, key: str) -> list[Any]:
+        """The values of a key, in the order of the rows."""
+        return list(dict.fromkeys(row[key] for row in self.rows if key in row))
+
+    @property
+    def seeds(self) -> int:
+        return max(1, len(self.different("seed")))
+
+    def summed_up(self, keys: Sequence[str], columns: Sequence[Column]) -> list[Row]:
+        """A row for each case: the mean over its seeds, and the standard deviation where there are several."""
+        found: list[Row] = []
+        for names in dict.fromkeys(tuple(row.get(key) for key in keys) for row in self.rows):
+            own = self.where(**dict(zip(keys, names, strict=True)))
+            row: Row = {"name": " ".join(str(name) for name in names), **dict(zip(keys, names, strict=True))}
+            for column in columns:
+                known = [one[column.key] for one in own.rows if one.get(column.key) is not None]
+                row[column.key] = known[0] if len(set(known)) == 1 else fmean(known) if known else None
+                if column.spread:
+                    row[column.spread] = stdev(known) if len(known) > 1 else None
+            found.append(row | {"seeds": len(own.rows), "failed": sum("failed" in one for one in own.rows)})
+        return found
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a claim holds, by how much, and over how many seeds. The margin is positive where it holds."""
+
+    claim: str
+    margin: float
+    seeds: int = 1
+    words: str = ""
+    strict: bool = True
+
+    @property
+    def passed(self) -> bool:
+        return bool(self.margin > 0 if self.strict else self.margin >= 0)
+
+    def __str__(self) -> str:
+        seeds = f"{self.seeds} seed{'s' if self.seeds > 1 else ''}"
+        words = f"; {self.words}" if self.words else ""
+        return f"{'PASS' if self.passed else 'FAIL'}  {self.claim}: margin {self.margin:+.5g} ({seeds}{words})"
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study: `plan` names runs to train and `look` adds to what they report, or `compute` gives the rows by itself.
+
+    `keys` tell the lines of the table apart, `columns` are what it shows of them.
+    """
+
+    id: str
+    paper: str
+    asks: str
+    keys: tuple[str, ...]
+    columns: tuple[Column, ...]
+    claims: Callable[[Results], list[Verdict]]
+    draw: Callable[[Results], Figure]
+    plan: Callable[[Setup], Plan] | None = None
+    compute: Callable[[Setup], list[Row]] | None = None
+    look: Callable[[Case, Path], Row] | None = None
+    seeds: Mapping[str, int] = field(default_factory=lambda: {"small": 1, "medium": 3, "paper": 5})
