@@ -27,6 +27,7 @@ FLOORS = [
     {"jobs"},
     {"report", "console"},
     {"compare", "tune", "bench", "demo", "studies", "serve"},
+    {"online"},
     {"commands"},
     {"cli"},
     {"__main__"},
