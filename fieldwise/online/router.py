@@ -82,6 +82,4 @@ def arm_names(labels: Sequence[str]) -> tuple[str, ...]:
     >>> arm_names(["pin", "fm", "pin"])
     ('pin', 'fm', 'pin-3')
     """
-    return tuple(
-        f"{label}-{place + 1}" if label in labels[:place] else label for place, label in enumerate(labels)
-    )
+    return tuple(f"{label}-{place + 1}" if label in labels[:place] else label for place, label in enumerate(labels))

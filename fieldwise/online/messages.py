@@ -1,0 +1,116 @@
+"""What requests and answers look like; the descriptions are those of the interface's own page at /docs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Scalar = str | int | float | bool | None
+Fields = Annotated[
+    dict[str, Scalar | list[Scalar]],
+    Field(
+        description="A value for each field. An absent field or null is missing, a value never seen is `other`; "
+        "a set is a list, or a text with its separator."
+    ),
+]
+ArmName = Annotated[str, Field(description="Ask this arm instead of the one of the split field; reports leave it out.")]
+Logged = Annotated[bool, Field(description="false: not an impression, so it is not logged.")]
+
+
+class Request(BaseModel):
+    """Unknown names are refused rather than overlooked."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class PredictRequest(Request):
+    rows: list[Fields]
+    arm: ArmName = ""
+    log: Logged = True
+
+
+class PredictAnswer(BaseModel):
+    request_id: str
+    arms: list[str]
+    probabilities: list[float]
+
+
+class RankRequest(Request):
+    context: Fields = Field(default_factory=dict)
+    candidates: list[Fields] = Field(description="What each candidate adds to the context, or has instead of it.")
+    top: Annotated[int, Field(ge=1, le=2**31)] | None = Field(None, description="How many to return; all without it.")
+    arm: ArmName = ""
+    log: Logged = True
+
+
+class RankedCandidate(BaseModel):
+    index: int = Field(description="The candidate's place in the request, from 0.")
+    probability: float
+
+
+class RankAnswer(BaseModel):
+    request_id: str
+    arm: str
+    candidates: list[RankedCandidate] = Field(description="The most probable first.")
+
+
+class ExplainRequest(Request):
+    row: Fields
+    arm: ArmName = ""
+
+
+class ContributionAnswer(BaseModel):
+    fields: list[str]
+    logit: float
+
+
+class ExplainAnswer(BaseModel):
+    arm: str
+    probability: float
+    logit: float
+    bias: float
+    values: dict[str, str]
+    fields: list[ContributionAnswer]
+    pairs: list[ContributionAnswer]
+    exact: bool = Field(description="Whether bias and contributions add up to the logit.")
+    method: str
+
+
+class EventRequest(Request):
+    request_id: str = Field(pattern="^[0-9a-f]{32}$", description="As /predict or /rank gave it.")
+    candidate: int = Field(0, ge=0, lt=2**31, description="The candidate's index, or the row's, from 0.")
+    label: int = Field(1, ge=0, le=1, description="1: a click, a purchase ...; 0: surely none.")
+    event_id: str = Field(
+        "",
+        pattern="^[!-~]{0,200}$",
+        description="The same id counts once. Without one, a row has one event of each label.",
+    )
+    more: dict[str, Scalar] = Field(default_factory=dict, description="Anything to keep with it in the log.")
+
+
+class EventAnswer(BaseModel):
+    new: bool = Field(description="false: this event was known already and counts once.")
+
+
+class ReloadAnswer(BaseModel):
+    changed: dict[str, bool]
+    models: dict[str, str]
+    workers: int = Field(description="How many workers serve these models now.")
+
+
+class Refusal(BaseModel):
+    detail: str
+
+
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    400: {"model": Refusal, "description": "The body is not JSON."},
+    401: {"model": Refusal, "description": "The token is missing or wrong."},
+    403: {"model": Refusal, "description": "Without a token only this machine may ask."},
+    408: {"model": Refusal, "description": "The body came too slowly."},
+    413: {"model": Refusal, "description": "The body, or the number of rows, is too large."},
+    422: {"model": Refusal, "description": "A field is unknown, or a value is not what it should be."},
+    429: {"model": Refusal, "description": "Too many requests wait; see Retry-After."},
+    503: {"model": Refusal, "description": "No answer in time, or the log cannot be written; see Retry-After."},
+    504: {"model": Refusal, "description": "Scoring took too long."},
+}
