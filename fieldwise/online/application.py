@@ -16,6 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import FileResponse, HTMLResponse
 from fastapi.staticfiles import StaticFiles
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
 import fieldwise
@@ -27,6 +28,7 @@ from fieldwise.online.log import BusyError, Event, UnknownRequestError
 from fieldwise.online.meters import Meters
 from fieldwise.online.service import Service
 
+JSON = "application/json"
 STATIC = Path(__file__).parent / "static"
 
 
@@ -87,19 +89,26 @@ class Application:
                 await asyncio.to_thread(self.service.catch_up)
 
     def _routes(self) -> None:
-        for path, method, handler, model in (
-            ("/predict", "POST", self.predict, messages.PredictAnswer),
-            ("/rank", "POST", self.rank, messages.RankAnswer),
-            ("/explain", "POST", self.explain, messages.ExplainAnswer),
-            ("/event", "POST", self.event, messages.EventAnswer),
-            ("/reload", "POST", self.reload, messages.ReloadAnswer),
-            ("/model", "GET", self.model, None),
-            ("/values", "GET", self.values, None),
-            ("/health", "GET", self.health, None),
-            ("/ready", "GET", self.ready, None),
-            ("/metrics", "GET", self.metrics, None),
-        ):
-            self.api.add_api_route(path, handler, methods=[method], response_model=model)
+        posts: tuple[tuple[Any, type[BaseModel], type[BaseModel]], ...] = (
+            (self.predict, messages.PredictRequest, messages.PredictAnswer),
+            (self.rank, messages.RankRequest, messages.RankAnswer),
+            (self.explain, messages.ExplainRequest, messages.ExplainAnswer),
+            (self.event, messages.EventRequest, messages.EventAnswer),
+        )
+        for handler, form, model in posts:
+            self.api.add_api_route(
+                f"/{handler.__name__}",
+                _reading(form, handler),
+                methods=["POST"],
+                response_model=model,
+                description=handler.__doc__,
+                openapi_extra={
+                    "requestBody": {"required": True, "content": {JSON: {"schema": form.model_json_schema()}}}
+                },
+            )
+        self.api.add_api_route("/reload", self.reload, methods=["POST"], response_model=messages.ReloadAnswer)
+        for asked in (self.model, self.values, self.health, self.ready, self.metrics):
+            self.api.add_api_route(f"/{asked.__name__}", asked, methods=["GET"], response_model=None)
 
     async def predict(self, asked: messages.PredictRequest) -> Response:
         """The probability of a response for each row."""
@@ -215,8 +224,26 @@ class Application:
         self.api.add_api_route("/docs", _docs, include_in_schema=False)
 
 
+def _reading(form: type[BaseModel], handler: Any) -> Any:
+    """The handler behind a body of a form. It is read from its bytes, which refuses texts that are no Unicode."""
+
+    async def read(request: Request) -> Response:
+        kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+        if kind != JSON:
+            raise HTTPException(415, f"expected a body of {JSON}, found {kind[:100]}")
+        try:
+            asked = form.model_validate_json(await request.body())
+        except ValidationError as error:
+            raise RequestValidationError(error.errors(include_input=False, include_url=False)) from None
+        response: Response = await handler(asked)
+        return response
+
+    read.__name__ = handler.__name__
+    return read
+
+
 def answer(values: Any, status: int = 200) -> Response:
-    return Response(orjson.dumps(values), status, media_type="application/json")
+    return Response(orjson.dumps(values), status, media_type=JSON)
 
 
 def _refuse(status: int) -> Callable[[Request, Exception], Response]:
@@ -224,7 +251,7 @@ def _refuse(status: int) -> Callable[[Request, Exception], Response]:
 
     def refuse(_request: Request, error: Exception) -> Response:
         text = str(error).encode("utf-8", "replace").decode()
-        return Response(orjson.dumps({"detail": text}), status, headers, "application/json")
+        return Response(orjson.dumps({"detail": text}), status, headers, JSON)
 
     return refuse
 

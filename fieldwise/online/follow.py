@@ -6,6 +6,7 @@ process has acknowledged itself it has counted; what another one has acknowledge
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from typing import Any, Protocol
@@ -50,7 +51,12 @@ class Follower:
 
     def _count(self, outcome: Outcome) -> None:
         row = {name: value for name, value in outcome.row.items() if name in self._columns}
-        self.engine.history_event(row, outcome.label)
+        try:
+            self.engine.history_event(row, outcome.label)
+        except Exception as error:
+            # It will fail in every process and at every start; the log must not stop for it.
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            print(f"event {outcome.seq} is in no history: {reason}", file=sys.stderr, flush=True)
 
 
 class Closer:

@@ -109,6 +109,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     403: {"model": Refusal, "description": "Without a token only this machine may ask."},
     408: {"model": Refusal, "description": "The body came too slowly."},
     413: {"model": Refusal, "description": "The body, or the number of rows, is too large."},
+    415: {"model": Refusal, "description": "The body is not said to be JSON."},
     422: {"model": Refusal, "description": "A field is unknown, or a value is not what it should be."},
     429: {"model": Refusal, "description": "Too many requests wait; see Retry-After."},
     503: {"model": Refusal, "description": "No answer in time, or the log cannot be written; see Retry-After."},
