@@ -70,16 +70,15 @@ class Settings:
 
 def serve(settings: Settings, say: Any) -> None:
     """Serves until it is told to stop."""
-    listening = _listen(settings.host, settings.port)
-    address = _shown(listening)
-    if settings.workers == 1:
-        worker = Worker(settings, None, 0)
-        say(f"serving {', '.join(settings.arms)} at {address}  (docs: {address}/docs, stop: Ctrl-C)")
-        worker.run(listening)
-        return
-    _Parent(settings, listening).run(
-        lambda: say(f"serving {', '.join(settings.arms)} at {address} with {settings.workers} workers")
-    )
+    router = settings.router
+    with _listen(settings.host, settings.port) as listening:
+        what = f"serving {', '.join(router.arms)} at {_shown(listening)}"
+        if settings.workers == 1:
+            worker = Worker(settings, None, 0)
+            say(f"{what}  (docs: {_shown(listening)}/docs, stop: Ctrl-C)")
+            worker.run(listening)
+        else:
+            _Parent(settings, listening).run(lambda: say(f"{what} with {settings.workers} workers"))
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -107,9 +106,14 @@ class Worker:
     def __init__(self, settings: Settings, room: Path | None, number: int) -> None:
         self.settings, self.room, self.number = settings, room, number
         log = None if settings.log == NO_LOG else EventLog(settings.log)
+        try:
+            self.service = Service([Path(source) for source in settings.sources], settings.router, log)
+        except BaseException:
+            if log:
+                log.close()
+            raise
         if log and number == 0:
             log.declare(settings.router)
-        self.service = Service([Path(source) for source in settings.sources], settings.router, log)
         self.application = Application(self.service, settings.token, settings.limits, Hooks(self._reload_others))
         self._note()
 
@@ -129,6 +133,9 @@ class Worker:
             backlog=2048,
         )
         server = uvicorn.Server(config)
+        # uvicorn takes these signals while it serves, and raises them again once all is done.
+        for kind in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(kind, lambda *_: sys.exit(0))
         threading.Thread(target=self._house_keeping, daemon=True).start()
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
             runner.run(self._serve(server, listening))
