@@ -109,7 +109,7 @@ def test_sigterm_ends_what_is_under_way(trained, tmp_path):
     log = tmp_path / "log.sqlite"
     with running(trained.run, "--log", log) as (process, port):
         body = json.dumps({"rows": [ROW]}).encode()
-        head = f"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+        head = f"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}"
         with socket.create_connection(("127.0.0.1", port)) as client:
             client.sendall(head.encode() + b"\r\n\r\n" + body[:5])
             # The server has begun with it once it has read the head.
