@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
 import sqlalchemy as sql
 
 from fieldwise.errors import FieldwiseError
@@ -65,7 +66,7 @@ class Impression:
         shown = {
             "shown": len(self.rows),
             "day": int(self.time // DAY),
-            "content": json.dumps(content, separators=(",", ":")).encode(),
+            "content": _json(content),
         }
         unit = self.unit.encode("utf-8", "replace").decode().replace("\0", " ")
         return {name: getattr(self, name) for name in names} | shown | {"unit": unit}
@@ -257,6 +258,14 @@ def read_outcomes(log: sql.Engine, after: int, most: int) -> list[Outcome]:
     ]
 
 
+def _json(values: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(values)
+    except TypeError:
+        # Integers of more than 64 bits.
+        return json.dumps(values, separators=(",", ":")).encode()
+
+
 def shown_row(content: dict[str, Any], place: int) -> dict[str, Any]:
     """The whole row at a place of what was shown."""
     return {**content["context"], **content["rows"][content["places"].index(place)]}
@@ -298,7 +307,7 @@ def _event_values(event: Event, part: int, first: bool) -> dict[str, Any]:
         "label": event.label,
         "time": event.time,
         "counted": first,
-        "more": json.dumps(dict(event.more)).encode() if event.more else None,
+        "more": _json(dict(event.more)) if event.more else None,
     }
 
 
