@@ -65,7 +65,9 @@ class Application:
             lifespan=self._life,
             responses=messages.REFUSALS,
         )
+        self._bodies: list[tuple[type[BaseModel], dict[str, Any]]] = []
         self._routes()
+        self._describe()
         self._errors()
         self._files()
         self.api.add_middleware(
@@ -96,19 +98,25 @@ class Application:
             (self.event, messages.EventRequest, messages.EventAnswer),
         )
         for handler, form, model in posts:
+            body: dict[str, Any] = {}
+            self._bodies.append((form, body))
             self.api.add_api_route(
                 f"/{handler.__name__}",
                 _reading(form, handler),
                 methods=["POST"],
                 response_model=model,
                 description=handler.__doc__,
-                openapi_extra={
-                    "requestBody": {"required": True, "content": {JSON: {"schema": form.model_json_schema()}}}
-                },
+                openapi_extra={"requestBody": {"required": True, "content": {JSON: body}}},
             )
         self.api.add_api_route("/reload", self.reload, methods=["POST"], response_model=messages.ReloadAnswer)
         for asked in (self.model, self.values, self.health, self.ready, self.metrics):
             self.api.add_api_route(f"/{asked.__name__}", asked, methods=["GET"], response_model=None)
+
+    def _describe(self) -> None:
+        """Names the columns of the models that are served now in the interface's own description."""
+        for form, body in self._bodies:
+            body["schema"] = messages.schema_of(form, self.service.columns)
+        self.api.openapi_schema = None
 
     async def predict(self, asked: messages.PredictRequest) -> Response:
         """The probability of a response for each row."""
@@ -154,6 +162,7 @@ class Application:
         except Exception:
             self.meters.reloads.labels("refused").inc()
             raise
+        self._describe()
         self.meters.reloads.labels("swapped" if any(changed.values()) else "unchanged").inc()
         return changed
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
@@ -27,6 +28,7 @@ def plain(row: dict[str, Any]) -> dict[str, Any]:
 
 
 _SCALAR_SCHEMA = {"type": ["string", "number", "boolean", "null"]}
+VALUE_SCHEMA = {"anyOf": [_SCALAR_SCHEMA, {"type": "array", "items": _SCALAR_SCHEMA}]}
 Fields = Annotated[
     dict[str, Any],
     AfterValidator(plain),
@@ -35,7 +37,7 @@ Fields = Annotated[
             "type": "object",
             "description": "A value for each field. An absent field or null is missing, a value never seen is `other`; "
             "a set is a list, or a text with its separator.",
-            "additionalProperties": {"anyOf": [_SCALAR_SCHEMA, {"type": "array", "items": _SCALAR_SCHEMA}]},
+            "additionalProperties": VALUE_SCHEMA,
         }
     ),
 ]
@@ -47,6 +49,23 @@ class Request(BaseModel):
     """Unknown names are refused rather than overlooked."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+def schema_of(form: type[BaseModel], columns: Iterable[str]) -> dict[str, Any]:
+    """The JSON schema of a request whose rows have these columns and no others."""
+    known = dict.fromkeys(sorted(columns), VALUE_SCHEMA)
+
+    def named(node: Any) -> Any:
+        if isinstance(node, list):
+            return [named(part) for part in node]
+        if not isinstance(node, dict):
+            return node
+        if node.get("additionalProperties") == VALUE_SCHEMA:
+            node = node | {"properties": known, "additionalProperties": False}
+        return {key: part if key == "properties" and part is known else named(part) for key, part in node.items()}
+
+    found: dict[str, Any] = named(form.model_json_schema())
+    return found
 
 
 class PredictRequest(Request):
@@ -132,7 +151,9 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     400: {"model": Refusal, "description": "The body is not JSON."},
     401: {"model": Refusal, "description": "The token is missing or wrong."},
     403: {"model": Refusal, "description": "Without a token only this machine may ask."},
+    404: {"model": Refusal, "description": "The request that an event names never was."},
     408: {"model": Refusal, "description": "The body came too slowly."},
+    409: {"model": Refusal, "description": "Not as this server stands: a broken bundle, or no event log."},
     413: {"model": Refusal, "description": "The body, or the number of rows, is too large."},
     415: {"model": Refusal, "description": "The body is not said to be JSON."},
     422: {"model": Refusal, "description": "A field is unknown, or a value is not what it should be."},

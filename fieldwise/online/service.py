@@ -62,7 +62,7 @@ class Service:
         if router.field and not any(router.field in arm.columns for arm in self.arms):
             known = {name for arm in self.arms for name in arm.columns}
             raise ConfigError(unknown("split field", router.field, known))
-        self._columns = self._known_columns()
+        self.columns = self._known_columns()
 
     def _load(self, name: str, path: Path) -> Arm:
         model = fingerprint(path)
@@ -89,7 +89,7 @@ class Service:
                 if arm.follower:
                     arm.follower.catch_up()
             self.arms = new
-            self._columns = self._known_columns()
+            self.columns = self._known_columns()
             return {arm.name: arm is not before for arm, before in zip(new, old, strict=True)}
 
     def catch_up(self) -> None:
@@ -104,9 +104,9 @@ class Service:
 
     def check(self, row: Row, where: str) -> None:
         """Refuses a name that no arm knows, with the nearest one."""
-        if not row.keys() <= self._columns:
-            name = next(name for name in row if name not in self._columns)
-            raise DataError(f"{unknown('field', name, self._columns)} ({where})")
+        if not row.keys() <= self.columns:
+            name = next(name for name in row if name not in self.columns)
+            raise DataError(f"{unknown('field', name, self.columns)} ({where})")
 
     def predict(self, rows: Sequence[Row], arm: str = "", log: bool = True) -> Prediction:
         """The probability of each row, from the arm of its unit or from a named one."""
@@ -119,7 +119,7 @@ class Service:
         probabilities = [0.0] * len(rows)
         for number in sorted(set(chosen)):
             places = [place for place, one in enumerate(chosen) if one == number]
-            own = _known([rows[place] for place in places], arms[number], self._columns)
+            own = _known([rows[place] for place in places], arms[number], self.columns)
             for place, probability in zip(places, arms[number].engine.predict(own).tolist(), strict=True):
                 probabilities[place] = probability
         if self.log and log:
@@ -155,8 +155,8 @@ class Service:
         unit = self.router.unit(context)
         number = self.router.named(arm) if arm else self.router.arm(unit, request)
         chosen = arms[number]
-        (own_context,) = _known([context], chosen, self._columns)
-        order, probabilities = chosen.engine.rank(own_context, _known(candidates, chosen, self._columns), top)
+        (own_context,) = _known([context], chosen, self.columns)
+        order, probabilities = chosen.engine.rank(own_context, _known(candidates, chosen, self.columns), top)
         found = Ranked(request, chosen.name, order.tolist(), probabilities.tolist())
         if self.log and log:
             self._show(
@@ -185,7 +185,7 @@ class Service:
         self.check(row, "row")
         number = self.router.named(arm) if arm else self.router.arm(self.router.unit(row), new_id())
         chosen = self.arms[number]
-        (own,) = _known([row], chosen, self._columns)
+        (own,) = _known([row], chosen, self.columns)
         return chosen.name, chosen.engine.explain(own)
 
     def respond(self, event: Event) -> Future[bool]:
