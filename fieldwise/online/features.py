@@ -35,45 +35,70 @@ class Block:
         return replace(self, columns=self.columns + by)
 
 
-def normed(graph: Graph, blocks: list[Block], gain: NDArray[np.float32], shift: NDArray[np.float32], epsilon: float) -> list[Block]:
+@dataclass(frozen=True)
+class Norm:
+    """A layer norm's weights over all features, and its epsilon."""
+
+    gain: NDArray[np.float32]
+    shift: NDArray[np.float32]
+    epsilon: float
+
+
+def normed(graph: Graph, blocks: list[Block], norm: Norm) -> list[Block]:
     """Layer norm over the features of all blocks (section 4.4)."""
-    if len(blocks) == 1 and not blocks[0].scale:
-        (block,) = blocks
-        own = gain[block.columns], shift[block.columns]
-        return [replace(block, value=graph.op("LayerNormalization", block.value, *own, axis=-1, epsilon=epsilon))]
-    mean, inverse, centred = statistics(graph, [(b.value, len(b.columns)) for b in blocks], [1], epsilon)
+    if not any(block.shared for block in blocks) or len(blocks) == 1:
+        block = _joined(graph, blocks)
+        own = norm.gain[block.columns], norm.shift[block.columns]
+        return [replace(block, value=graph.op("LayerNormalization", block.value, *own, axis=-1, epsilon=norm.epsilon))]
+    moments = [Moments.of(graph, block.value, len(block.columns), [1]) for block in blocks]
+    mean, deviation = together(graph, moments, norm.epsilon)
+    inverse = graph.op("Reciprocal", deviation)
     found = []
-    for block, (value, own_mean) in zip(blocks, centred, strict=True):
-        away = graph.op("Mul", graph.op("Sub", own_mean, mean), inverse)
-        gains, shifts = gain[block.columns], shift[block.columns]
+    for block, own_moments in zip(blocks, moments, strict=True):
+        value = graph.op("Sub", block.value, own_moments.mean)
+        away = graph.op("Mul", graph.op("Sub", own_moments.mean, mean), inverse)
+        gain, shift = norm.gain[block.columns], norm.shift[block.columns]
         if block.shared:
-            found.append(replace(block, value=value, scale=inverse, offset=away, gain=gains, shift=shifts))
+            found.append(replace(block, value=value, scale=inverse, offset=away, gain=gain, shift=shift))
         else:
             normal = graph.op("Add", graph.op("Mul", value, inverse), away)
-            found.append(replace(block, value=graph.op("Add", graph.op("Mul", normal, gains), shifts)))
+            found.append(replace(block, value=graph.op("Add", graph.op("Mul", normal, gain), shift)))
     return found
 
 
-def statistics(
-    graph: Graph, values: list[tuple[str, int]], axes: list[int], epsilon: float
-) -> tuple[str, str, list[tuple[str, str]]]:
-    """Mean and 1/deviation of each row over several values with so many numbers a row, and each value less its own
-    mean, with that mean. Parts are put together by Chan's formula, which loses nothing where means are large."""
-    count = sum(size for _, size in values)
-    centred = []
-    for value, _ in values:
+def _joined(graph: Graph, blocks: list[Block]) -> Block:
+    """Blocks of one kind as one."""
+    if len(blocks) == 1:
+        return blocks[0]
+    value = graph.op("Concat", *(block.value for block in blocks), axis=1)
+    return Block(value, np.concatenate([block.columns for block in blocks]), False)
+
+
+@dataclass(frozen=True)
+class Moments:
+    """How many numbers a row of a value has, their mean, and the sum of the squares of their distances to it."""
+
+    count: int
+    mean: str
+    squares: str
+
+    @classmethod
+    def of(cls, graph: Graph, value: str, count: int, axes: list[int]) -> Moments:
         mean = graph.mean(value, axes)
-        centred.append((graph.op("Sub", value, mean), mean))
-    sizes = [size for _, size in values]
-    weighted = [graph.op("Mul", mean, size / count) for (_, mean), size in zip(centred, sizes, strict=True)]
-    mean = graph.total(weighted)
-    squares = []
-    for (value, own), size in zip(centred, sizes, strict=True):
-        within = graph.op("Mul", graph.op("ReduceSumSquare", value, axes, keepdims=1), 1 / count)
-        away = graph.op("Sub", own, mean)
-        squares += [within, graph.op("Mul", graph.op("Mul", away, away), size / count)]
-    deviation = graph.op("Sqrt", graph.op("Add", graph.total(squares), epsilon))
-    return mean, graph.op("Reciprocal", deviation), centred
+        squares = graph.op("ReduceSumSquare", graph.op("Sub", value, mean), axes, keepdims=1)
+        return cls(count, mean, squares)
+
+
+def together(graph: Graph, parts: list[Moments], epsilon: float) -> tuple[str, str]:
+    """Mean and standard deviation over several values, by Chan's formula, which loses nothing where means are large."""
+    count = sum(part.count for part in parts)
+    mean = graph.total([graph.op("Mul", part.mean, part.count / count) for part in parts])
+    squares = [graph.total([part.squares for part in parts])]
+    for part in parts if len(parts) > 1 else []:
+        away = graph.op("Sub", part.mean, mean)
+        squares.append(graph.op("Mul", graph.op("Mul", away, away), float(part.count)))
+    variance = graph.op("Mul", graph.total(squares), 1 / count)
+    return mean, graph.op("Sqrt", graph.op("Add", variance, epsilon))
 
 
 def summed(graph: Graph, blocks: list[Block]) -> str:

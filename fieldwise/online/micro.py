@@ -12,32 +12,33 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldwise.online.features import Block, normed, statistics
+from fieldwise.online.features import Block, Moments, Norm, normed, together
 from fieldwise.online.graph import Graph
 from fieldwise.online.parts import Part
-from fieldwise.online.sides import Sides, Whole
+from fieldwise.online.sides import Side, Sides, Whole
 
 
 @dataclass(frozen=True)
 class Units:
-    """Units (P, n, H) of some pairs, n being 1 if `shared`."""
+    """Units (P, n, H) of some pairs, n being 1 if `shared`.
+
+    With a `scale` (1, B, 1) they stand for value * gain * scale: what follows multiplies by less than they are.
+    """
 
     value: str
     pairs: Whole
     shared: bool
+    scale: str = ""
+    gain: NDArray[np.float32] | None = None
 
 
 def micro(part: Part, sides: Sides) -> list[Block]:
     """Blocks of features (n, P * H)."""
     graph, layers = sides.graph, part.parts
     units = _first(part, sides)
-    for number, layer in enumerate(layers):
-        if number:
-            units = [_affine(graph, layer, each) for each in units]
-        if number + 1 == len(layers):
-            return _last(graph, part, layer, units)
-        units = _activated(graph, part, layer, units)
-    raise AssertionError("a micro network has at least one layer")
+    for layer, following in zip(layers, layers[1:], strict=False):
+        units = [_affine(graph, following, each) for each in _activated(graph, part, layer, units)]
+    return _last(graph, part, layers[-1], units)
 
 
 def _first(part: Part, sides: Sides) -> list[Units]:
@@ -45,43 +46,49 @@ def _first(part: Part, sides: Sides) -> list[Units]:
     graph, layer, units = sides.graph, part.parts[0], []
     for side, pairs in sides.inside:
         p, q = (graph.take(side.by_field, places, 0) for places in (pairs.first, pairs.second))
-        x = graph.op("Concat", *([p, q, graph.op("Mul", p, q)] if part["product"] else [p, q]), axis=2)
-        found = graph.op("MatMul", x, layer.arrays["weight"][pairs.numbers])
-        value = graph.op("Add", found, layer.arrays["bias"][pairs.numbers])
+        product = [graph.op("Mul", p, q)] if part["product"] else []
+        one = graph.take(_ones(side), np.zeros(len(pairs.numbers), dtype=np.int64), 0)
+        # The bias as one more row of the weights saves a walk over all units.
+        weight = np.concatenate([layer.arrays["weight"], layer.arrays["bias"]], axis=1)[pairs.numbers]
+        value = graph.op("MatMul", graph.op("Concat", p, q, *product, one, axis=2), weight)
         units.append(Units(value, pairs.numbers, side.shared))
     if sides.context is not None:
-        units.append(_between(part, sides))
+        units.append(_between(part, sides, sides.context))
     return units
 
 
-def _between(part: Part, sides: Sides) -> Units:
+def _ones(side: Side) -> str:
+    """(1, n, 1)"""
+    like = side.graph.op("Slice", side.by_field, [0, 0], [1, 1], [0, 2])
+    return side.graph.op("Add", side.graph.op("Mul", like, 0.0), 1.0)
+
+
+def _between(part: Part, sides: Sides, context: Side) -> Units:
     """x = v W + c, where W = W_rows + diag(v_context) W_product and c = v_context W_context + b are the request's."""
     graph, layer, between = sides.graph, part.parts[0], sides.between
-    assert sides.context is not None
     weight, bias = layer.arrays["weight"][between.numbers], layer.arrays["bias"][between.numbers]
     one, other, *product = np.split(weight, 3 if part["product"] else 2, axis=2)
     context_first = between.context_first[:, :, None, None]
     own, theirs = np.where(context_first, other, one), np.where(context_first, one, other)
-    fields = len(sides.context.fields)
-    constant = graph.op("Add", graph.op("MatMul", graph.reshape(sides.context.vectors, [1, fields, 1, -1]), theirs), bias)
+    fields = len(context.fields)
+    constant = graph.op("MatMul", graph.reshape(context.vectors, [1, fields, 1, -1]), theirs)
     made: str | NDArray[Any] = own
     if product:
-        column = graph.reshape(sides.context.vectors, [1, fields, -1, 1])
-        made = graph.op("Add", graph.op("Mul", column, product[0]), own)
-    found = graph.op("MatMul", graph.op("Unsqueeze", sides.rows.by_field, [1]), made)
-    value = graph.op("Add", found, constant)
-    pairs = between.numbers.ravel()
-    return Units(_merged(graph, value, len(pairs), layer.arrays["weight"].shape[2]), pairs, False)
-
-
-def _merged(graph: Graph, value: str, pairs: int, width: int) -> str:
-    """(Fa, Fc, n, H) -> (Fa * Fc, n, H)."""
-    return graph.reshape(value, [pairs, -1, width])
+        made = graph.op("Add", graph.op("Mul", graph.reshape(context.vectors, [1, fields, -1, 1]), product[0]), own)
+    weights = graph.op("Concat", made, graph.op("Add", constant, bias), axis=2)
+    ones = graph.take(_ones(sides.rows), np.zeros(len(sides.rows.fields), dtype=np.int64), 0)
+    rows = graph.op("Unsqueeze", graph.op("Concat", sides.rows.by_field, ones, axis=2), [1])
+    value = graph.reshape(graph.op("MatMul", rows, weights), [between.numbers.size, -1, weight.shape[3]])
+    return Units(value, between.numbers.ravel(), False)
 
 
 def _affine(graph: Graph, layer: Part, units: Units) -> Units:
-    found = graph.op("MatMul", units.value, layer.arrays["weight"][units.pairs])
-    return replace(units, value=graph.op("Add", found, layer.arrays["bias"][units.pairs]))
+    weight = layer.arrays["weight"][units.pairs]
+    if units.gain is not None:
+        weight = weight * units.gain.swapaxes(1, 2)
+    value = graph.op("MatMul", units.value, weight)
+    value = graph.op("Mul", value, units.scale) if units.scale else value
+    return Units(graph.op("Add", value, layer.arrays["bias"][units.pairs]), units.pairs, units.shared)
 
 
 def _own(values: NDArray[Any], pairs: Whole) -> NDArray[Any]:
@@ -96,15 +103,37 @@ def _activated(graph: Graph, part: Part, layer: Part, units: list[Units]) -> lis
     if layer["norm"] == "layer":
         return [replace(each, value=graph.op("Relu", _alone(graph, part, layer, each))) for each in units]
     width = layer.arrays["weight"].shape[2]
-    mean, inverse, centred = statistics(graph, [(u.value, len(u.pairs) * width) for u in units], [0, 2], part["epsilon"])
-    found = []
-    for each, (value, own_mean) in zip(units, centred, strict=True):
-        gain, shift = (_own(layer.arrays[name], each.pairs) for name in ("gain", "shift"))
-        away = graph.op("Mul", graph.op("Sub", own_mean, mean), inverse)
-        normal = graph.op("Add", graph.op("Mul", value, inverse), away)
-        normal = graph.op("Add", graph.op("Mul", normal, gain), shift)
-        found.append(Units(graph.op("Relu", normal), each.pairs, False))
-    return found
+    moments = [_moments(graph, each, width) for each in units]
+    mean, deviation = together(graph, moments, part["epsilon"])
+    return [_fused(graph, layer, each, mean, deviation) for each in units]
+
+
+def _moments(graph: Graph, units: Units, width: int) -> Moments:
+    """Over pairs and units, the units of each pair first: a walk in the order of memory."""
+    mean = graph.mean(units.value, [2])
+    squares = graph.op("ReduceSumSquare", units.value, [2], keepdims=1)
+    within = graph.op("Sub", squares, graph.op("Mul", graph.op("Mul", mean, mean), float(width)))
+    overall = graph.mean(mean, [0])
+    away = graph.op("Sub", mean, overall)
+    across = graph.op("Mul", graph.op("ReduceSumSquare", away, [0], keepdims=1), float(width))
+    return Moments(len(units.pairs) * width, overall, graph.op("Add", graph.sum(within, [0], keep=True), across))
+
+
+def _fused(graph: Graph, layer: Part, units: Units, mean: str, deviation: str) -> Units:
+    """relu(gain (x - m) / d + shift), which is gain / d relu(x - m + shift d / gain) where gains are positive."""
+    gain, shift = (_own(layer.arrays[name], units.pairs) for name in ("gain", "shift"))
+    inverse = graph.op("Reciprocal", deviation)
+    if gain.min() > SMALLEST_GAIN:
+        away = graph.op("Sub", graph.op("Mul", deviation, shift / gain), mean)
+        value = graph.op("Relu", graph.op("Add", units.value, away))
+        return Units(value, units.pairs, False, inverse, np.broadcast_to(gain, (len(units.pairs), *gain.shape[1:])))
+    normal = graph.op("Mul", graph.op("Sub", units.value, mean), inverse)
+    normal = graph.op("Add", graph.op("Mul", normal, gain), shift)
+    return Units(graph.op("Relu", normal), units.pairs, False)
+
+
+# Below it, shift / gain would be too large beside the values for float32.
+SMALLEST_GAIN = 1e-3
 
 
 def _alone(graph: Graph, part: Part, layer: Part, units: Units) -> str:
@@ -127,4 +156,4 @@ def _last(graph: Graph, part: Part, layer: Part, units: list[Units]) -> list[Blo
     if layer["norm"] != "fused":
         return blocks
     gain, shift = (np.broadcast_to(layer.arrays[name], (pairs, 1, width)).ravel() for name in ("gain", "shift"))
-    return normed(graph, blocks, gain, shift, part["epsilon"])
+    return normed(graph, blocks, Norm(gain, shift, part["epsilon"]))

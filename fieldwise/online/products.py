@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fieldwise.online.features import Block, normed
+from fieldwise.online.features import Block, Norm, normed
 from fieldwise.online.graph import Graph
 from fieldwise.online.lookups import Ids, pair_weights
 from fieldwise.online.micro import micro
@@ -46,7 +46,7 @@ def _concat(part: Part, sides: Sides) -> list[Block]:
 
 def _normed(part: Part, sides: Sides) -> list[Block]:
     blocks = features(part.parts[0], sides)
-    return normed(sides.graph, blocks, part.arrays["gain"], part.arrays["shift"], part["epsilon"])
+    return normed(sides.graph, blocks, Norm(part.arrays["gain"], part.arrays["shift"], part["epsilon"]))
 
 
 def _pair_sum(part: Part, sides: Sides) -> list[Block]:
