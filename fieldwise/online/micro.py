@@ -6,6 +6,7 @@ context alone are each row's own; the first layer, which is nearly all of the wo
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,9 +21,9 @@ from fieldwise.online.sides import Side, Sides, Whole
 
 @dataclass(frozen=True)
 class Units:
-    """Units (P, n, H) of some pairs, n being 1 if `shared`.
+    """Units (P, n, H) of some pairs, n being 1 if `shared`; they stand for value * gain * scale + bias.
 
-    With a `scale` (1, B, 1) they stand for value * gain * scale: what follows multiplies by less than they are.
+    A `scale` (B, 1) and a `bias` (P, 1, H) are left until the units are few, and gains go into the next weights.
     """
 
     value: str
@@ -30,14 +31,16 @@ class Units:
     shared: bool
     scale: str = ""
     gain: NDArray[np.float32] | None = None
+    bias: NDArray[np.float32] | None = None
 
 
 def micro(part: Part, sides: Sides) -> list[Block]:
     """Blocks of features (n, P * H)."""
     graph, layers = sides.graph, part.parts
     units = _first(part, sides)
-    for layer, following in zip(layers, layers[1:], strict=False):
-        units = [_affine(graph, following, each) for each in _activated(graph, part, layer, units)]
+    for layer, following in itertools.pairwise(layers):
+        settled = [_settled(graph, each) for each in units]
+        units = [_multiplied(graph, following, each) for each in _activated(graph, part, layer, settled)]
     return _last(graph, part, layers[-1], units)
 
 
@@ -82,13 +85,21 @@ def _between(part: Part, sides: Sides, context: Side) -> Units:
     return Units(value, between.numbers.ravel(), False)
 
 
-def _affine(graph: Graph, layer: Part, units: Units) -> Units:
+def _multiplied(graph: Graph, layer: Part, units: Units) -> Units:
+    """A layer's weights on units; scale and bias wait."""
     weight = layer.arrays["weight"][units.pairs]
     if units.gain is not None:
         weight = weight * units.gain.swapaxes(1, 2)
-    value = graph.op("MatMul", units.value, weight)
-    value = graph.op("Mul", value, units.scale) if units.scale else value
-    return Units(graph.op("Add", value, layer.arrays["bias"][units.pairs]), units.pairs, units.shared)
+    return replace(
+        units, value=graph.op("MatMul", units.value, weight), gain=None, bias=layer.arrays["bias"][units.pairs]
+    )
+
+
+def _settled(graph: Graph, units: Units) -> Units:
+    """The same units with nothing left to wait."""
+    value = graph.op("Mul", units.value, graph.op("Unsqueeze", units.scale, [0])) if units.scale else units.value
+    value = value if units.bias is None else graph.op("Add", value, units.bias)
+    return Units(value, units.pairs, units.shared)
 
 
 def _own(values: NDArray[Any], pairs: Whole) -> NDArray[Any]:
@@ -109,25 +120,28 @@ def _activated(graph: Graph, part: Part, layer: Part, units: list[Units]) -> lis
 
 
 def _moments(graph: Graph, units: Units, width: int) -> Moments:
-    """Over pairs and units, the units of each pair first: a walk in the order of memory."""
-    mean = graph.mean(units.value, [2])
-    squares = graph.op("ReduceSumSquare", units.value, [2], keepdims=1)
+    """(n, 1) over pairs and units, the units of each pair first: a walk in the order of memory."""
+    mean = graph.op("ReduceMean", units.value, [2], keepdims=0)
+    squares = graph.op("ReduceSumSquare", units.value, [2], keepdims=0)
     within = graph.op("Sub", squares, graph.op("Mul", graph.op("Mul", mean, mean), float(width)))
     overall = graph.mean(mean, [0])
     away = graph.op("Sub", mean, overall)
-    across = graph.op("Mul", graph.op("ReduceSumSquare", away, [0], keepdims=1), float(width))
-    return Moments(len(units.pairs) * width, overall, graph.op("Add", graph.sum(within, [0], keep=True), across))
+    across = graph.op("Mul", graph.op("Mul", away, away), float(width))
+    total = graph.sum(graph.op("Add", within, across), [0], keep=True)
+    turned = [graph.op("Transpose", each, perm=[1, 0]) for each in (overall, total)]
+    return Moments(len(units.pairs) * width, *turned)
 
 
 def _fused(graph: Graph, layer: Part, units: Units, mean: str, deviation: str) -> Units:
     """relu(gain (x - m) / d + shift), which is gain / d relu(x - m + shift d / gain) where gains are positive."""
     gain, shift = (_own(layer.arrays[name], units.pairs) for name in ("gain", "shift"))
-    inverse = graph.op("Reciprocal", deviation)
     if gain.min() > SMALLEST_GAIN:
+        # (B, 1) and (P or 1, 1, H): rows and units, the same for all pairs unless each has its own shift.
         away = graph.op("Sub", graph.op("Mul", deviation, shift / gain), mean)
         value = graph.op("Relu", graph.op("Add", units.value, away))
-        return Units(value, units.pairs, False, inverse, np.broadcast_to(gain, (len(units.pairs), *gain.shape[1:])))
-    normal = graph.op("Mul", graph.op("Sub", units.value, mean), inverse)
+        gains = np.broadcast_to(gain, (len(units.pairs), *gain.shape[1:]))
+        return Units(value, units.pairs, False, graph.op("Reciprocal", deviation), gains)
+    normal = graph.op("Div", graph.op("Sub", units.value, mean), deviation)
     normal = graph.op("Add", graph.op("Mul", normal, gain), shift)
     return Units(graph.op("Relu", normal), units.pairs, False)
 
@@ -149,9 +163,12 @@ def _last(graph: Graph, part: Part, layer: Part, units: list[Units]) -> list[Blo
     width, pairs = layer.arrays["weight"].shape[2], len(layer.arrays["weight"])
     blocks = []
     for each in units:
-        value = _alone(graph, part, layer, each) if layer["norm"] == "layer" else each.value
-        columns = (each.pairs[:, None] * width + np.arange(width)).ravel()
+        value = _alone(graph, part, layer, _settled(graph, each)) if layer["norm"] == "layer" else each.value
         flat = graph.reshape(graph.op("Transpose", value, perm=[1, 0, 2]), [0, -1])
+        if layer["norm"] != "layer":
+            flat = graph.op("Mul", flat, each.scale) if each.scale else flat
+            flat = flat if each.bias is None else graph.op("Add", flat, each.bias.ravel())
+        columns = (each.pairs[:, None] * width + np.arange(width)).ravel()
         blocks.append(Block(flat, columns, each.shared))
     if layer["norm"] != "fused":
         return blocks
