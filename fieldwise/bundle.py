@@ -8,10 +8,10 @@ import shutil
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors import SafetensorError
 
 import fieldwise
@@ -22,10 +22,11 @@ from fieldwise.data.schema import Layout, Schema
 from fieldwise.errors import BundleError
 from fieldwise.files import whole_folder
 from fieldwise.members import Blend, JoinedEncoder, JoinedSchema, Member
-from fieldwise.models import build
-from fieldwise.nn.model import Model
 from fieldwise.scoring import Scorer
-from fieldwise.trees import Trees
+
+if TYPE_CHECKING:
+    from fieldwise.nn.model import Model
+    from fieldwise.trees import Trees
 
 FORMAT = 1
 # Where the members of a blend lie in its bundle.
@@ -78,8 +79,8 @@ def write(
             (work / name).parent.mkdir(exist_ok=True)
             (shutil.copytree if source.is_dir() else shutil.copyfile)(source, work / name)
         (work / "config.toml").write_text(config.to_toml(), encoding="utf-8")
-        _write_json(work / "calibration.json", calibration.to_json())
-        _write_json(work / "metrics.json", metrics)
+        write_json(work / "calibration.json", calibration.to_json())
+        write_json(work / "metrics.json", metrics)
         _seal(work)
 
 
@@ -102,10 +103,10 @@ def _seal(work: Path) -> None:
     facts = {
         "format": FORMAT,
         "fieldwise": fieldwise.__version__,
-        "torch": str(torch.__version__),
-        "files": {path.relative_to(work).as_posix(): _digest(path) for path in files},
+        "torch": version("torch"),
+        "files": {path.relative_to(work).as_posix(): digest_of(path) for path in files},
     }
-    _write_json(work / "bundle.json", facts)
+    write_json(work / "bundle.json", facts)
 
 
 def locate(path: Path) -> Path:
@@ -120,7 +121,10 @@ def locate(path: Path) -> Path:
 
 def load(path: Path) -> Bundle:
     """Opens the bundle of a run or a bundle folder, after checking that every file is whole."""
-    folder = _checked(path)
+    folder = checked(path)
+    if "serving" in read_json(folder / "bundle.json"):
+        way_out = "name the run or the bundle that it was exported from"
+        raise BundleError(f"the folder was exported to serve from and has no weights for torch; {way_out} ({folder})")
     members: tuple[Bundle, ...] = ()
     schema: Schema
     encoder: Encoder | JoinedEncoder
@@ -137,8 +141,8 @@ def load(path: Path) -> Bundle:
         model.load(folder / model.file)
     except (OSError, tomllib.TOMLDecodeError, SafetensorError, RuntimeError, KeyError) as error:
         raise BundleError(f"the bundle is damaged: {str(error).splitlines()[0]} ({folder})") from None
-    calibration = Calibration.from_json(_read_json(folder / "calibration.json"))
-    return Bundle(folder, config, schema, encoder, model, calibration, _read_json(folder / "metrics.json"), members)
+    calibration = Calibration.from_json(read_json(folder / "calibration.json"))
+    return Bundle(folder, config, schema, encoder, model, calibration, read_json(folder / "metrics.json"), members)
 
 
 def member_names(count: int) -> list[str]:
@@ -161,16 +165,16 @@ def joined(members: Sequence[Bundle]) -> tuple[Schema, Encoder | JoinedEncoder, 
 
 def load_encoder(path: Path) -> Encoder:
     """The encoder of a run or a bundle folder, without its model."""
-    folder = _checked(path)
+    folder = checked(path)
     if (folder / Blend.file).is_file():
         raise _several_encoders(folder)
     return Encoder.load(folder / "encoder", Schema.load(folder / "schema.toml"))
 
 
-def _checked(path: Path) -> Path:
+def checked(path: Path) -> Path:
     """The bundle folder of a run or a bundle, every file of it whole."""
     folder = locate(path)
-    facts = _read_json(folder / "bundle.json")
+    facts = read_json(folder / "bundle.json")
     if facts.get("format") != FORMAT:
         found = facts.get("format")
         raise BundleError(
@@ -178,7 +182,7 @@ def _checked(path: Path) -> Path:
         )
     for name, digest in facts.get("files", {}).items():
         file = folder / name
-        if not file.is_file() or _digest(file) != digest:
+        if not file.is_file() or digest_of(file) != digest:
             state = "changed or cut off" if file.is_file() else "missing"
             raise BundleError(f"the bundle's {name} is {state}; write it again or copy it anew ({folder})")
     return folder
@@ -186,6 +190,9 @@ def _checked(path: Path) -> Path:
 
 def build_model(config: Config, layout: Layout) -> Model | Trees:
     """The model that a config describes, over these fields."""
+    # Imported here: a bundle can be opened for serving where torch is not installed.
+    from fieldwise.models import build
+
     return build(config.model, layout, config.options)
 
 
@@ -202,16 +209,16 @@ def _contents(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
-def _digest(path: Path) -> str:
+def digest_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _write_json(path: Path, values: dict[str, Any]) -> None:
+def write_json(path: Path, values: dict[str, Any]) -> None:
     path.write_text(json.dumps(values, indent=1), encoding="utf-8")
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from fieldwise.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
 
 SCORE_ROWS = 4096
 
@@ -37,6 +39,8 @@ class Scorer(Protocol):
 
 def device_of(name: str) -> torch.device:
     """`auto` is the GPU where there is one."""
+    import torch
+
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name not in ("cpu", "cuda"):

@@ -28,6 +28,7 @@ FLOORS = [
     {"jobs"},
     {"report", "console"},
     {"compare", "tune", "bench", "demo", "studies", "serve"},
+    {"online"},
     {"commands"},
     {"cli"},
     {"__main__"},

@@ -104,24 +104,27 @@ class History:
         """The moments of rows; one without it, or without the column, comes just after all that was counted."""
         name = self.settings.time
         if name in ("", ROW_ORDER) or name not in table.column_names:
-            return np.full(len(table), self._after)
-        return np.nan_to_num(moments(table[name], name, passed), nan=self._after)
+            return np.full(len(table), self.after)
+        return np.nan_to_num(moments(table[name], name, passed), nan=self.after)
 
     @property
-    def _after(self) -> float:
+    def after(self) -> float:
         """The first moment at which all that was told counts."""
         return float(np.nextafter(self.waiting.times.max(initial=self.end) + self.settings.delay, np.inf))
 
     def seen(self, table: pa.Table, buckets: dict[str, NDArray[np.int32]]) -> NDArray[np.int32]:
         """What there is to tell (n, H) of rows that come after all that was counted; nothing is changed."""
-        keys, times = self.keys(table, buckets), self.times(table)
+        return self.told(self.counted(self.keys(table, buckets), self.times(table)))
+
+    def counted(self, keys: Keys, times: Floats) -> Floats:
+        """The counts and positives (n, K + 1, 2) that `seen` tells of."""
         found = np.zeros((*keys.shape, 2))
         # From some moment on all that waits has come in, and nothing changes any more, unless a window closes.
-        asked = np.maximum(times, self.end) if self.settings.window else np.clip(times, self.end, self._after)
+        asked = np.maximum(times, self.end) if self.settings.window else np.clip(times, self.end, self.after)
         for now in np.unique(asked):
             rows = asked == now
             found[rows] = self._as_of(float(now)).look(keys[rows], times[rows])
-        return self.told(found)
+        return found
 
     def replay(self, keys: Keys, labels: NDArray[Any], times: Floats) -> NDArray[np.int32]:
         """Rows in the order of time: what there is to tell (n, H) of each before it comes; all of them are counted."""

@@ -1,0 +1,135 @@
+"""Verbs that put models into service: serve, abtest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fieldwise import tables
+from fieldwise.commands.app import Json, app, listed
+from fieldwise.console import counting, out, print_json, say
+from fieldwise.errors import ConfigError
+from fieldwise.tables import Column
+
+ARM_COLUMNS = (
+    Column("units", "Units", ","),
+    Column("shown", "Shown", ","),
+    Column("clicks", "Clicked", ","),
+    Column("ctr", "CTR", ".3%"),
+    Column("standard_error", "Standard error", ".3%"),
+)
+DAY_COLUMNS = (
+    *ARM_COLUMNS[1:4],
+    Column("improvement", "Improvement", "+.2%"),
+    Column("low", "from", "+.2%"),
+    Column("high", "to", "+.2%"),
+)
+
+abtest = typer.Typer(help="What an A/B test's event log says.", no_args_is_help=True, rich_markup_mode="markdown")
+app.add_typer(abtest, name="abtest")
+
+
+@app.command()
+def serve(
+    sources: Annotated[list[Path], typer.Argument(help="Runs or bundles; several are the arms of an A/B test.")],
+    host: Annotated[str, typer.Option(help="Where to listen; one that others can reach needs a token.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0 takes any that is free.")] = 8400,
+    token_file: Annotated[Path | None, typer.Option(help="A file with the token that requests must carry.")] = None,
+    workers: Annotated[int, typer.Option(help="Processes that answer.")] = 1,
+    names: Annotated[str, typer.Option(help="Names of the arms; the folders' without it.")] = "",
+    split: Annotated[str, typer.Option(help="Shares of the arms, such as 50,50; equal without it.")] = "",
+    split_field: Annotated[str, typer.Option(help="The field whose values keep to their arm.")] = "",
+    salt: Annotated[str, typer.Option(help="Another salt is another assignment.")] = "",
+    log: Annotated[str, typer.Option(help="An SQLite file, a SQLAlchemy URL, or none.")] = "events.sqlite",
+    negatives_after: Annotated[
+        float, typer.Option(help="Seconds until a row without an event counts as 0 in histories; 0: never.")
+    ] = 3600.0,
+    max_rows: Annotated[int, typer.Option(help="Rows or candidates of one request.")] = 2000,
+    max_body: Annotated[int, typer.Option(help="Bytes of one request.")] = 4_000_000,
+    timeout: Annotated[float, typer.Option(help="Seconds until a request is given up.")] = 5.0,
+    queue: Annotated[int, typer.Option(help="Requests that may wait in each worker; more are refused.")] = 64,
+) -> None:
+    """Put one or more models behind HTTP: predict, rank, explain, an A/B test and its event log.
+
+    Example: `fieldwise serve runs/fm runs/pin --split 50,50 --split-field user`
+    """
+    try:
+        from fieldwise.online.application import Limits
+        from fieldwise.online.guard import read_token
+        from fieldwise.online.process import Settings
+        from fieldwise.online.process import serve as serve_forever
+        from fieldwise.online.router import arm_names, shares_of
+    except ImportError as error:
+        raise ConfigError(f"serving needs {error.name}: pip install 'fieldwise[serve]'") from None
+    arms = listed(names) or arm_names([source.resolve().name for source in sources])
+    settings = Settings(
+        sources=tuple(str(source.absolute()) for source in sources),
+        arms=arms,
+        shares=shares_of(split, len(sources)),
+        split_field=split_field,
+        salt=salt,
+        host=host,
+        port=port,
+        token=read_token(token_file, host),
+        workers=workers,
+        log=log if "://" in log or log == "none" else str(Path(log).absolute()),
+        negatives_after=negatives_after,
+        limits=Limits(max_body, max_rows, timeout, queue),
+    )
+    if len(arms) != len(sources):
+        raise ConfigError(f"--names needs a name for each arm, found {len(arms)} for {len(sources)}")
+    serve_forever(settings, say)
+
+
+@abtest.command("report")
+def report_of(
+    log: Annotated[str, typer.Argument(help="An SQLite file or a SQLAlchemy URL.")], json: Json = False
+) -> None:
+    """Click rates by arm and day, who is better, how sure that is, and why it may be too early to say.
+
+    Example: `fieldwise abtest report events.sqlite`
+    """
+    from fieldwise.online.abtest import report
+
+    found = report(log)
+    if json:
+        print_json(found)
+        return
+    _print_table("Arm", ARM_COLUMNS, [{"name": row["arm"]} | row for row in found["arms"]])
+    _print_table("Day and arm", DAY_COLUMNS, [{"name": f"{row['day']}  {row['arm']}"} | row for row in found["days"]])
+    for one in found["comparisons"]:
+        if one["improvement"] is not None:
+            between = f"{one['low']:+.2%} to {one['high']:+.2%}"
+            say(f"{one['arm']} against {one['baseline']}: {one['improvement']:+.2%} ({between} with 95 % confidence)")
+    if found["sample_ratio"]:
+        say(f"sample ratio: p = {found['sample_ratio']['p']:.3g}")
+    for warning in found["warnings"]:
+        say(f"warning: {warning}")
+
+
+def _print_table(head: str, columns: tuple[Column, ...], rows: list[dict[str, Any]]) -> None:
+    tables.show(out, columns, tables.lines(rows, columns), head)
+
+
+@abtest.command("rows")
+def rows_of(
+    log: Annotated[str, typer.Argument(help="An SQLite file or a SQLAlchemy URL.")],
+    file: Annotated[Path, typer.Option("-o", "--out", help="A .csv, .tsv or .parquet file.")],
+    label: Annotated[str, typer.Option(help="The name of the label column.")] = "click",
+    json: Json = False,
+) -> None:
+    """Write the shown rows that have a response, with it, in the order in which histories counted them.
+
+    Example: `fieldwise abtest rows events.sqlite -o new.csv`
+    """
+    from fieldwise.data import formats
+    from fieldwise.online.replay import tables_of
+
+    with counting("writing", json) as progress:
+        count = formats.write(file, tables_of(log, label), progress)
+    if json:
+        print_json({"file": str(file), "rows": count})
+    else:
+        say(f"{count:,} rows in {file}, label `{label}`")

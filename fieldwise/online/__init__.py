@@ -1,0 +1,1 @@
+"""A bundle in service: exported to ONNX, scored without torch, ranked, explained, and put behind HTTP."""

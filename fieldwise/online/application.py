@@ -1,0 +1,296 @@
+"""The service over HTTP: parses, calls, answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.responses import FileResponse, HTMLResponse
+from fastapi.staticfiles import StaticFiles
+from pydantic import BaseModel, ValidationError
+from starlette.exceptions import HTTPException
+
+import fieldwise
+from fieldwise.errors import BundleError, ConfigError, DataError, FieldwiseError
+from fieldwise.online import messages
+from fieldwise.online.gate import FullError, Gate, LateError
+from fieldwise.online.guard import Guard
+from fieldwise.online.log import BusyError, Event, UnknownRequestError
+from fieldwise.online.meters import Meters
+from fieldwise.online.service import Service
+
+JSON = "application/json"
+STATIC = Path(__file__).parent / "static"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request may ask, and how much may wait in each worker."""
+
+    max_body: int = 4_000_000
+    max_rows: int = 2000
+    timeout: float = 5.0
+    queue: int = 64
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What the process around the application does: tell other workers to reload, and how many there are."""
+
+    reload_others: Callable[[Mapping[str, str]], int] = lambda _models: 1
+
+
+class Application:
+    """The routes over one service."""
+
+    def __init__(self, service: Service, token: str, limits: Limits, hooks: Hooks, poll: float = 0.1) -> None:
+        self.service, self.limits, self.hooks, self.poll = service, limits, hooks, poll
+        self.meters = Meters()
+        self.gate = Gate(limits.queue, limits.timeout, self.meters.waiting)
+        self.api = FastAPI(
+            title="fieldwise",
+            description="Probabilities, rankings, explanations and an A/B test over one or more bundles.",
+            version=fieldwise.__version__,
+            docs_url=None,
+            redoc_url=None,
+            lifespan=self._life,
+            responses=messages.REFUSALS,
+        )
+        self._bodies: list[tuple[type[BaseModel], dict[str, Any]]] = []
+        self._routes()
+        self._describe()
+        self._errors()
+        self._files()
+        self.api.add_middleware(
+            Guard, token=token, max_body=limits.max_body, timeout=limits.timeout, meters=self.meters
+        )
+
+    @asynccontextmanager
+    async def _life(self, _api: FastAPI) -> AsyncIterator[None]:
+        following = asyncio.create_task(self._follow()) if self.service.log else None
+        yield
+        if following:
+            following.cancel()
+        self.gate.close()
+        self.service.close()
+
+    async def _follow(self) -> None:
+        """Lets the histories see what other workers have acknowledged."""
+        while True:
+            await asyncio.sleep(self.poll)
+            if self.service.has_history:
+                await asyncio.to_thread(self.service.catch_up)
+
+    def _routes(self) -> None:
+        posts: tuple[tuple[Any, type[BaseModel], type[BaseModel]], ...] = (
+            (self.predict, messages.PredictRequest, messages.PredictAnswer),
+            (self.rank, messages.RankRequest, messages.RankAnswer),
+            (self.explain, messages.ExplainRequest, messages.ExplainAnswer),
+            (self.event, messages.EventRequest, messages.EventAnswer),
+        )
+        for handler, form, model in posts:
+            body: dict[str, Any] = {}
+            self._bodies.append((form, body))
+            self.api.add_api_route(
+                f"/{handler.__name__}",
+                _reading(form, handler),
+                methods=["POST"],
+                response_model=model,
+                description=handler.__doc__,
+                openapi_extra={"requestBody": {"required": True, "content": {JSON: body}}},
+            )
+        self.api.add_api_route("/reload", self.reload, methods=["POST"], response_model=messages.ReloadAnswer)
+        for asked in (self.model, self.values, self.health, self.ready, self.metrics):
+            self.api.add_api_route(f"/{asked.__name__}", asked, methods=["GET"], response_model=None)
+
+    def _describe(self) -> None:
+        """Names the columns of the models that are served now in the interface's own description."""
+        for form, body in self._bodies:
+            body["schema"] = messages.schema_of(form, self.service.columns)
+        self.api.openapi_schema = None
+
+    async def predict(self, asked: messages.PredictRequest) -> Response:
+        """The probability of a response for each row."""
+        self._check_rows(len(asked.rows))
+        found = await self.gate.run(self.service.predict, asked.rows, asked.arm, asked.log)
+        self.meters.scored("/predict", Counter(found.arms))
+        return answer(asdict(found))
+
+    async def rank(self, asked: messages.RankRequest) -> Response:
+        """The candidates with the highest probabilities; the context is looked up once."""
+        self._check_rows(len(asked.candidates))
+        found = await self.gate.run(self.service.rank, asked.context, asked.candidates, asked.top, asked.arm, asked.log)
+        self.meters.scored("/rank", {found.arm: len(asked.candidates)})
+        pairs = zip(found.order, found.probabilities, strict=True)
+        candidates = [{"index": index, "probability": probability} for index, probability in pairs]
+        return answer({"request_id": found.request_id, "arm": found.arm, "candidates": candidates})
+
+    async def explain(self, asked: messages.ExplainRequest) -> Response:
+        """What each field and each pair of fields contribute to the logit of a row."""
+        arm, found = await self.gate.run(self.service.explain, asked.row, asked.arm)
+        return answer({"arm": arm} | asdict(found))
+
+    async def event(self, asked: messages.EventRequest) -> Response:
+        """A response to a row that was shown. Once this answers, the event is on the disk."""
+        event = Event(asked.request_id, asked.candidate, asked.label, asked.event_id, asked.more)
+        new = await asyncio.wrap_future(self.service.respond(event))
+        if self.service.has_history:
+            await asyncio.to_thread(self.service.catch_up)
+        self.meters.events.labels(str(asked.label), str(new).lower()).inc()
+        return answer({"new": new})
+
+    async def reload(self) -> Response:
+        """Loads the bundles anew from where they were found at the start; a broken one is refused."""
+        changed = await asyncio.to_thread(self.reload_here)
+        models = {arm.name: arm.model for arm in self.service.arms}
+        workers = await asyncio.to_thread(self.hooks.reload_others, models)
+        return answer({"changed": changed, "models": models, "workers": workers})
+
+    def reload_here(self) -> dict[str, bool]:
+        """Loads anew in this process."""
+        try:
+            changed = self.service.reload()
+        except Exception:
+            self.meters.reloads.labels("refused").inc()
+            raise
+        self._describe()
+        self.meters.reloads.labels("swapped" if any(changed.values()) else "unchanged").inc()
+        return changed
+
+    async def model(self) -> Response:
+        """The arms: models, fields, metrics, shares."""
+        shares = self.service.router.expected
+        arms = [
+            {
+                "name": arm.name,
+                "share": shares[arm.name],
+                "id": arm.model,
+                "history": arm.engine.has_history,
+                "fields": [asdict(field) for field in arm.engine.fields],
+                **{name: value for name, value in arm.engine.model.items() if name != "path"},
+            }
+            for arm in self.service.arms
+        ]
+        router = {"field": self.service.router.field, "log": self.service.log is not None}
+        return answer({"arms": arms, "split": router, "limits": asdict(self.limits)})
+
+    async def values(self, field: str, prefix: str = "", limit: int = 20, arm: str = "") -> Response:
+        """Known values of a field that start with a prefix, the most frequent first."""
+        number = self.service.router.named(arm) if arm else 0
+        engine = self.service.arms[number].engine
+        found = await self.gate.run(engine.search, field, prefix, max(1, min(limit, 100)))
+        return answer({"values": found})
+
+    async def health(self) -> Response:
+        """The process lives."""
+        return answer({"status": "ok"})
+
+    async def ready(self) -> Response:
+        """The server can answer and log."""
+        if self.service.log and not self.service.log.healthy:
+            return answer({"detail": "the event log cannot be written"}, 503)
+        return answer({"status": "ready"})
+
+    async def metrics(self) -> Response:
+        """Meters for Prometheus."""
+        return Response(self.meters.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    def _check_rows(self, found: int) -> None:
+        if found > self.limits.max_rows:
+            raise HTTPException(413, f"a request has at most {self.limits.max_rows} rows, found {found}")
+
+    def _errors(self) -> None:
+        kinds: tuple[tuple[type[Exception], int], ...] = (
+            (UnknownRequestError, 404),
+            (FullError, 429),
+            (BusyError, 503),
+            (DataError, 422),
+            (ConfigError, 422),
+            (BundleError, 409),
+            (FieldwiseError, 409),
+        )
+        for kind, status in kinds:
+            self.api.add_exception_handler(kind, _refuse(status))
+        self.api.add_exception_handler(LateError, _refuse_late)
+        self.api.add_exception_handler(RequestValidationError, _refuse_form)
+
+    def _files(self) -> None:
+        """The page, and the description of the interface, from files of this machine alone."""
+        if (STATIC / "index.html").is_file():
+            self.api.add_api_route("/", lambda: FileResponse(STATIC / "index.html"), include_in_schema=False)
+        self.api.mount("/static", StaticFiles(directory=STATIC), "static")
+        swagger = _swagger_folder()
+        self.api.mount("/static-offline-docs", StaticFiles(directory=swagger), "docs files")
+        self.api.add_api_route("/docs", _docs, include_in_schema=False)
+
+
+def _reading(form: type[BaseModel], handler: Any) -> Any:
+    """The handler behind a body of a form. It is read from its bytes, which refuses texts that are no Unicode."""
+
+    async def read(request: Request) -> Response:
+        kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+        if kind != JSON:
+            raise HTTPException(415, f"expected a body of {JSON}, found {kind[:100]}")
+        try:
+            asked = form.model_validate_json(await request.body())
+        except ValidationError as error:
+            raise RequestValidationError(error.errors(include_input=False, include_url=False)) from None
+        response: Response = await handler(asked)
+        return response
+
+    read.__name__ = handler.__name__
+    return read
+
+
+def answer(values: Any, status: int = 200) -> Response:
+    return Response(orjson.dumps(values), status, media_type=JSON)
+
+
+def _refuse(status: int) -> Callable[[Request, Exception], Response]:
+    headers = {"Retry-After": "1"} if status in (429, 503) else None
+
+    def refuse(_request: Request, error: Exception) -> Response:
+        text = str(error).encode("utf-8", "replace").decode()
+        return Response(orjson.dumps({"detail": text}), status, headers, JSON)
+
+    return refuse
+
+
+def _refuse_late(request: Request, error: Exception) -> Response:
+    assert isinstance(error, LateError)
+    return _refuse(504 if error.begun else 503)(request, error)
+
+
+def _refuse_form(request: Request, error: Exception) -> Response:
+    """The first thing that is wrong with a body, in one line and without repeating the body."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])[:200]
+    status = 400 if first["type"] == "json_invalid" else 422
+    return _refuse(status)(request, DataError(f"{first['msg']} ({where})"))
+
+
+def _swagger_folder() -> Path:
+    import fastapi_offline
+
+    return Path(fastapi_offline.__file__).parent / "static"
+
+
+async def _docs() -> HTMLResponse:
+    files = "/static-offline-docs"
+    return get_swagger_ui_html(
+        openapi_url="/openapi.json",
+        title="fieldwise",
+        swagger_js_url=f"{files}/swagger-ui-bundle.js",
+        swagger_css_url=f"{files}/swagger-ui.css",
+        swagger_favicon_url=f"{files}/favicon.png",
+    )

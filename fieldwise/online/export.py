@@ -1,0 +1,126 @@
+"""A bundle -> a folder to serve from: the bundle without torch's weights, and the network in ONNX."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from fieldwise import bundle
+from fieldwise.errors import BundleError, ConfigError, unknown
+from fieldwise.files import whole_folder
+from fieldwise.members import Blend
+from fieldwise.online import network, parts, quantize
+from fieldwise.online.graph import Graph, load_onnx
+
+# Where the network lies in a bundle, the file that says what it was made of, and the network for ONNX Runtime alone.
+FOLDER, FACTS, MODEL = "online", "online.json", "model.onnx"
+WEIGHTS = "weights.safetensors"
+FORMAT = 1
+
+
+def export(source: Path, out: Path, tables: str = "fp32", force: bool = False) -> None:
+    """Writes the folder to serve from; `tables` says in how many bits the vectors are kept."""
+    if tables not in quantize.KINDS:
+        raise ConfigError(unknown("kind of tables", tables, quantize.KINDS))
+    folder = bundle.checked(source)
+    with whole_folder(out, "bundle.json", force) as work:
+        _export(folder, work, tables)
+
+
+def _export(folder: Path, work: Path, tables: str) -> None:
+    work.mkdir(exist_ok=True)
+    facts = bundle.read_json(folder / "bundle.json")
+    blend = (folder / Blend.file).is_file()
+    for name in facts["files"]:
+        if name != WEIGHTS and not (blend and Path(name).parts[0] == bundle.MEMBERS):
+            (work / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(folder / name, work / name)
+    if blend:
+        (work / bundle.MEMBERS).mkdir()
+        for name in bundle.member_names(member_count(folder)):
+            _export(folder / name, work / name, tables)
+            facts["files"][f"{name}/bundle.json"] = bundle.digest_of(work / name / "bundle.json")
+    if (folder / WEIGHTS).is_file():
+        write_network(folder, work / FOLDER, tables)
+    facts["files"] = {name: digest for name, digest in facts["files"].items() if name != WEIGHTS}
+    bundle.write_json(work / "bundle.json", facts | {"serving": tables})
+
+
+def member_count(folder: Path) -> int:
+    return len(bundle.read_json(folder / Blend.file)["weights"])
+
+
+def write_network(folder: Path, out: Path, tables: str = "fp32") -> None:
+    """The network of a bundle: its parts, and model.onnx, which reads its tables from the parts' file."""
+    if find_spec("torch") is None:
+        raise BundleError(
+            f"the bundle has no ONNX network, and making one needs torch, which is not installed; "
+            f"run `fieldwise export {folder} --onnx --out DIR` where it is ({folder})"
+        )
+    from fieldwise.nn.model import Model
+    from fieldwise.online import convert
+
+    opened = bundle.load(folder)
+    assert isinstance(opened.model, Model)
+    described = convert.network(opened.model, opened.own_encoder.layout, tables)
+    with whole_folder(out, FACTS, force=True) as work:
+        parts.save(described, work)
+        places = parts.places(work)
+
+        def stored(graph: Graph, name: str, array: Any) -> str:
+            return graph.stored(name, array, parts.FILES[1], places[name])
+
+        load_onnx().save(network.graph_of(described, stored), work / MODEL)
+        files = {file.name: bundle.digest_of(file) for file in sorted(work.iterdir())}
+        source = bundle.read_json(folder / "bundle.json")["files"][WEIGHTS]
+        bundle.write_json(work / FACTS, {"format": FORMAT, "tables": tables, "source": source, "files": files})
+
+
+def network_folder(folder: Path) -> Path:
+    """The network of a bundle folder, checked; made in it on first use, or beside the system's temporary files where
+    the bundle cannot be written to."""
+    facts = bundle.read_json(folder / "bundle.json")
+    source = facts["files"].get(WEIGHTS)
+    found = folder / FOLDER
+    if _whole(found, source):
+        return found
+    if source is None:
+        raise BundleError(f"the exported network is missing or damaged; export it again ({found})")
+    try:
+        _made_apart(folder, found)
+        return found
+    except PermissionError:
+        apart = Path(tempfile.mkdtemp(prefix="fieldwise-")) / FOLDER
+        _made_apart(folder, apart)
+        return apart
+
+
+def _made_apart(folder: Path, out: Path) -> None:
+    """In a process of its own, so that torch's memory is given back."""
+    if find_spec("torch") is None:
+        write_network(folder, out)
+    out.parent.joinpath(f".{out.name}.probe").touch()
+    out.parent.joinpath(f".{out.name}.probe").unlink()
+    code = "import sys; from pathlib import Path; from fieldwise.online.export import write_network; "
+    code += "write_network(Path(sys.argv[1]), Path(sys.argv[2]))"
+    done = subprocess.run([sys.executable, "-c", code, folder, out], capture_output=True, text=True, check=False)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise BundleError(f"the network could not be exported: {reason} ({folder})")
+
+
+def _whole(found: Path, source: str | None) -> bool:
+    """Whether a network is there, of these weights, and every file of it whole."""
+    try:
+        facts = json.loads((found / FACTS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    if facts.get("format") != FORMAT or source not in (None, facts.get("source")):
+        return False
+    return all((found / name).is_file() and bundle.digest_of(found / name) == d for name, d in facts["files"].items())

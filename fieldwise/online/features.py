@@ -1,0 +1,140 @@
+"""Features of two sides, and what reads them: a sum, a norm, a DNN.
+
+A block of features is of the context, one row for all, or of the rows. The first layer of a DNN is a sum over blocks, so
+that what it makes of the context's is computed once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldwise.online.graph import Graph
+from fieldwise.online.parts import Part
+
+
+@dataclass(frozen=True)
+class Block:
+    """Features (n, h) with their places among all: n is 1 if `shared`.
+
+    With a `scale` and an `offset` (B, 1) they stand for gain * (value * scale + offset) + shift: a norm, whose
+    statistics are each row's own, on values that all rows share.
+    """
+
+    value: str
+    columns: NDArray[np.int64]
+    shared: bool
+    scale: str = ""
+    offset: str = ""
+    gain: NDArray[np.float32] | None = None
+    shift: NDArray[np.float32] | None = None
+
+    def moved(self, by: int) -> Block:
+        return replace(self, columns=self.columns + by)
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A layer norm's weights over all features, and its epsilon."""
+
+    gain: NDArray[np.float32]
+    shift: NDArray[np.float32]
+    epsilon: float
+
+
+def normed(graph: Graph, blocks: list[Block], norm: Norm) -> list[Block]:
+    """Layer norm over the features of all blocks (section 4.4)."""
+    if not any(block.shared for block in blocks) or len(blocks) == 1:
+        block = _joined(graph, blocks)
+        own = norm.gain[block.columns], norm.shift[block.columns]
+        return [replace(block, value=graph.op("LayerNormalization", block.value, *own, axis=-1, epsilon=norm.epsilon))]
+    moments = [Moments.of(graph, block.value, len(block.columns), [1]) for block in blocks]
+    mean, deviation = together(graph, moments, norm.epsilon)
+    inverse = graph.op("Reciprocal", deviation)
+    found = []
+    for block, own_moments in zip(blocks, moments, strict=True):
+        value = graph.op("Sub", block.value, own_moments.mean)
+        away = graph.op("Mul", graph.op("Sub", own_moments.mean, mean), inverse)
+        gain, shift = norm.gain[block.columns], norm.shift[block.columns]
+        if block.shared:
+            found.append(replace(block, value=value, scale=inverse, offset=away, gain=gain, shift=shift))
+        else:
+            normal = graph.op("Add", graph.op("Mul", value, inverse), away)
+            found.append(replace(block, value=graph.op("Add", graph.op("Mul", normal, gain), shift)))
+    return found
+
+
+def _joined(graph: Graph, blocks: list[Block]) -> Block:
+    """Blocks of one kind as one."""
+    if len(blocks) == 1:
+        return blocks[0]
+    value = graph.op("Concat", *(block.value for block in blocks), axis=1)
+    return Block(value, np.concatenate([block.columns for block in blocks]), False)
+
+
+@dataclass(frozen=True)
+class Moments:
+    """How many numbers a row of a value has, their mean, and the sum of the squares of their distances to it."""
+
+    count: int
+    mean: str
+    squares: str
+
+    @classmethod
+    def of(cls, graph: Graph, value: str, count: int, axes: list[int]) -> Moments:
+        mean = graph.mean(value, axes)
+        squares = graph.op("ReduceSumSquare", graph.op("Sub", value, mean), axes, keepdims=1)
+        return cls(count, mean, squares)
+
+
+def together(graph: Graph, parts: list[Moments], epsilon: float) -> tuple[str, str]:
+    """Mean and standard deviation over several values, by Chan's formula, which loses nothing where means are large."""
+    count = sum(part.count for part in parts)
+    mean = graph.total([graph.op("Mul", part.mean, part.count / count) for part in parts])
+    squares = [graph.total([part.squares for part in parts])]
+    for part in parts if len(parts) > 1 else []:
+        away = graph.op("Sub", part.mean, mean)
+        squares.append(graph.op("Mul", graph.op("Mul", away, away), float(part.count)))
+    variance = graph.op("Mul", graph.total(squares), 1 / count)
+    return mean, graph.op("Sqrt", graph.op("Add", variance, epsilon))
+
+
+def summed(graph: Graph, blocks: list[Block]) -> str:
+    """The sum of all features, (n,)."""
+    return graph.total([graph.sum(block.value, [1]) for block in blocks])
+
+
+def dnn(graph: Graph, part: Part, blocks: list[Block]) -> str:
+    """Fully connected layers, (n,)."""
+    first, *others = part.parts
+    x = _after(graph, part, first, _first_layer(graph, first, blocks))
+    for layer in others:
+        x = _after(graph, part, layer, graph.op("Gemm", x, layer.arrays["weight"], layer.arrays["bias"]))
+    return graph.op("Squeeze", x, [1])
+
+
+def _after(graph: Graph, part: Part, layer: Part, x: str) -> str:
+    if layer["norm"]:
+        x = graph.op("LayerNormalization", x, layer.arrays["gain"], layer.arrays["shift"], axis=-1, epsilon=part["epsilon"])
+    return graph.op(layer["activation"], x) if layer["activation"] else x
+
+
+def _first_layer(graph: Graph, layer: Part, blocks: list[Block]) -> str:
+    """Each block by its own rows of the weights: what the context's give is one row."""
+    weight, bias = layer.arrays["weight"], layer.arrays["bias"].astype(np.float64)
+    found, rows = [], []
+    for block in blocks:
+        own = weight[block.columns]
+        if block.scale:
+            assert block.gain is not None and block.shift is not None
+            bias = bias + block.shift.astype(np.float64) @ own
+            own = own * block.gain[:, None]
+            rows.append(graph.op("Mul", graph.op("MatMul", block.value, own), block.scale))
+            rows.append(graph.op("Mul", block.offset, own.sum(axis=0, keepdims=True)))
+        else:
+            (found if block.shared else rows).append(graph.op("MatMul", block.value, own))
+    constant = bias.astype(np.float32)
+    shared = graph.op("Add", graph.total(found), constant) if found else graph.constant(constant)
+    return graph.total([*rows, shared])

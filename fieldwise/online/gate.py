@@ -1,0 +1,64 @@
+"""Scoring away from the event loop, with a bound on how much may wait and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ParamSpec, TypeVar
+
+from fieldwise.errors import FieldwiseError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class FullError(FieldwiseError):
+    """As many requests wait as may."""
+
+
+class LateError(FieldwiseError):
+    """A request took longer than it may; `begun` says whether it was being scored."""
+
+    def __init__(self, text: str, begun: bool) -> None:
+        super().__init__(text)
+        self.begun = begun
+
+
+class Gate:
+    """One thread that works, and at most `most` requests that are being worked on or wait."""
+
+    def __init__(self, most: int, timeout: float, gauge: Any) -> None:
+        self.most, self.timeout, self.gauge = most, timeout, gauge
+        self.inside = 0
+        self.pool = ThreadPoolExecutor(1, "scoring")
+
+    async def run(self, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+        """What `work` returns; refused at once where too many wait, given up where it takes too long."""
+        if self.inside >= self.most:
+            raise FullError(f"{self.most} requests are waiting already; come back in a second")
+        self.inside += 1
+        self.gauge.inc()
+        task = self.pool.submit(work, *given, **named)
+        try:
+            async with asyncio.timeout(self.timeout):
+                return await asyncio.wrap_future(task)
+        except TimeoutError:
+            begun = not task.cancel()
+            raise LateError(
+                f"no answer within {self.timeout:g} seconds; send fewer rows, or come back", begun
+            ) from None
+        finally:
+            # What is being scored for nobody any more runs on, and keeps its place until it ends.
+            if task.cancel() or task.done():
+                self._leave()
+            else:
+                loop = asyncio.get_running_loop()
+                task.add_done_callback(lambda _: loop.is_closed() or loop.call_soon_threadsafe(self._leave))
+
+    def _leave(self) -> None:
+        self.inside -= 1
+        self.gauge.dec()
+
+    def close(self) -> None:
+        self.pool.shutdown()

@@ -1,0 +1,154 @@
+"""What stands before every request: the token, the size of the body, the time it takes to arrive, and the meters."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import json
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from pathlib import Path
+from typing import Any
+
+from fieldwise.errors import ConfigError
+from fieldwise.online.meters import Meters
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+# What can be asked without the token: that the server lives, the page and the description of the interface.
+OPEN = frozenset(("/", "/health", "/ready", "/docs", "/openapi.json", "/redoc"))
+OPEN_FOLDERS = ("/static/", "/static-offline-docs/")
+SHORTEST_TOKEN = 16
+
+
+class Guard:
+    """ASGI middleware; it answers by itself what must not come further."""
+
+    def __init__(self, app: Any, token: str, max_body: int, timeout: float, meters: Meters) -> None:
+        self.app, self.max_body, self.timeout, self.meters = app, max_body, timeout, meters
+        self.token = token.encode()
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began = time.perf_counter()
+        status = 500
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._pass(scope, receive, noting)
+        finally:
+            self.meters.request(scope["path"], status, time.perf_counter() - began)
+
+    async def _pass(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        headers = dict(scope["headers"])
+        refused = self._refusal(scope["path"], headers)
+        if refused:
+            await answer(send, *refused)
+            return
+        try:
+            async with asyncio.timeout(self.timeout):
+                body = await self._body(headers, receive)
+        except TimeoutError:
+            await answer(send, 408, f"the body must arrive within {self.timeout:g} seconds")
+            return
+        if body is None:
+            await answer(send, 413, f"a body has at most {self.max_body:,} bytes; send fewer rows at a time")
+            return
+        await self.app(scope, _replay(body, receive), send)
+
+    def _refusal(self, path: str, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
+        if path in OPEN or path.startswith(OPEN_FOLDERS):
+            return None
+        if self.token:
+            found = headers.get(b"authorization", b"")
+            if hmac.compare_digest(found, b"Bearer " + self.token):
+                return None
+            return 401, "the token is missing or wrong; send the header `Authorization: Bearer TOKEN`"
+        # Without a token only this machine may ask, and not through a page of another site in its browser.
+        host = headers.get(b"host", b"").decode("latin-1")
+        origin = headers.get(b"origin", b"").decode("latin-1").partition("://")[2] or host
+        if not is_loopback(_host(host)) or not is_loopback(_host(origin)):
+            return 403, "without --token-file the server answers only to 127.0.0.1, ::1 and localhost"
+        return None
+
+    async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes | None:
+        """The whole body, or None where it is too large."""
+        length = headers.get(b"content-length", b"0")
+        if not length.isdigit() or int(length) > self.max_body:
+            return None
+        pieces, size, more = [], 0, True
+        while more:
+            message = await receive()
+            if message["type"] != "http.request":
+                return b""
+            pieces.append(message.get("body", b""))
+            size += len(pieces[-1])
+            more = message.get("more_body", False)
+            if size > self.max_body:
+                return None
+        return b"".join(pieces)
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Gives the body once, and then what the connection says."""
+    given = False
+
+    async def next_message() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return next_message
+
+
+async def answer(send: Send, status: int, text: str, *headers: tuple[bytes, bytes]) -> None:
+    """A refusal as JSON, in the form of all others."""
+    body = json.dumps({"detail": text}).encode()
+    more = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *headers]
+    if status == 401:
+        more.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": status, "headers": more})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _host(text: str) -> str:
+    """The name in a Host header, without its port."""
+    return text[1 : text.find("]")] if text.startswith("[") else text.partition(":")[0]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("::1"), is_loopback("0.0.0.0")
+    (True, True, True, False)
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def read_token(file: Path | None, host: str) -> str:
+    """The token that requests must carry; none only where nobody else can reach the server."""
+    if file is None:
+        if not is_loopback(host):
+            raise ConfigError(f"a server that others can reach needs --token-file FILE, found --host {host} without it")
+        return ""
+    token = file.read_text(encoding="utf-8").strip()
+    if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+        rule = f"a token is one word of {SHORTEST_TOKEN} or more ASCII characters"
+        raise ConfigError(f"{rule}, found {len(token)} characters; try `openssl rand -hex 32` ({file})")
+    return token

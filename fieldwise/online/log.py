@@ -1,0 +1,325 @@
+"""The event log: what was shown and how people responded, durable before it is acknowledged.
+
+One thread writes. All that waits goes into one transaction, so that many responses share one wait for the disk.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import sqlalchemy as sql
+
+from fieldwise.errors import FieldwiseError
+from fieldwise.online import tables
+from fieldwise.online.router import Router
+from fieldwise.online.tables import events, impressions, starts
+
+# How much goes into one transaction at most, and how many impressions may wait for theirs.
+BATCH = 1000
+MOST_WAITING = 20_000
+# How long a response waits for an impression that another process may be about to write.
+PATIENCE = 1.0
+DAY = 86_400
+
+
+class UnknownRequestError(FieldwiseError):
+    """A response to something that was never shown."""
+
+
+class BusyError(FieldwiseError):
+    """There is more to do than can be done soon; the client should come back later."""
+
+
+@dataclass(frozen=True)
+class Impression:
+    """What one request showed to one unit from one arm: rows of `context` and what each adds, by their places."""
+
+    request_id: str
+    part: int
+    kind: str
+    arm: str
+    unit: str
+    model: str
+    context: Mapping[str, Any]
+    rows: Sequence[Mapping[str, Any]]
+    places: Sequence[int]
+    probabilities: Sequence[float]
+    forced: bool = False
+    time: float = field(default_factory=time.time)
+
+    def values(self) -> dict[str, Any]:
+        content = {
+            "context": self.context,
+            "rows": self.rows,
+            "places": self.places,
+            "probabilities": self.probabilities,
+        }
+        names = ("request_id", "part", "kind", "arm", "unit", "model", "forced", "time")
+        shown = {
+            "shown": len(self.rows),
+            "day": int(self.time // DAY),
+            "content": _json(content),
+        }
+        unit = self.unit.encode("utf-8", "replace").decode().replace("\0", " ")
+        return {name: getattr(self, name) for name in names} | shown | {"unit": unit}
+
+
+@dataclass(frozen=True)
+class Event:
+    """A response to the row at `place` of a request. The same `event_id` counts once."""
+
+    request_id: str
+    place: int
+    label: int
+    event_id: str = ""
+    more: Mapping[str, Any] = field(default_factory=dict)
+    time: float = field(default_factory=time.time)
+
+    @property
+    def id(self) -> str:
+        return self.event_id or f"{self.request_id}:{self.place}:{self.label}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A shown row with its response, in the order in which histories count them."""
+
+    seq: int
+    arm: str
+    request_id: str
+    place: int
+    label: int
+    time: float
+    row: dict[str, Any]
+
+
+class EventLog:
+    """Writes to a log, and follows it."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._writer = tables.connect(address, writing=True)
+        self._reader = tables.connect(address, writing=False)
+        self._waiting: queue.Queue[Impression | tuple[Event, Future[bool]] | None] = queue.Queue()
+        self._thread = threading.Thread(target=self._write_all, name="event log", daemon=True)
+        self._failure = ""
+        self._held: list[Impression] = []
+        self._thread.start()
+
+    @property
+    def healthy(self) -> bool:
+        return self._thread.is_alive() and not self._failure
+
+    def show(self, impression: Impression) -> None:
+        """Logs what was shown, soon; before any event that comes through this object later."""
+        self.check_room()
+        self._waiting.put(impression)
+
+    def check_room(self) -> None:
+        """Refuses what could not be logged soon."""
+        if self._waiting.qsize() + len(self._held) >= MOST_WAITING:
+            raise BusyError(f"the event log is behind: {MOST_WAITING} impressions wait to be written")
+
+    def respond(self, event: Event) -> Future[bool]:
+        """Logs a response; the future is done once it is on the disk, and says whether it was new."""
+        done: Future[bool] = Future()
+        self._waiting.put((event, done))
+        return done
+
+    def close(self) -> None:
+        """Writes what waits and stops."""
+        if self._thread.is_alive():
+            self._waiting.put(None)
+            self._thread.join()
+        self._writer.dispose()
+        self._reader.dispose()
+
+    def _write_all(self) -> None:
+        going = True
+        while going:
+            batch = [self._waiting.get()]
+            while len(batch) < BATCH and not self._waiting.empty():
+                batch.append(self._waiting.get())
+            going = None not in batch
+            self._write_batch([item for item in batch if item is not None])
+
+    def _write_batch(self, batch: list[Impression | tuple[Event, Future[bool]]]) -> None:
+        shown = self._held + [item for item in batch if isinstance(item, Impression)]
+        told = [item for item in batch if not isinstance(item, Impression)]
+        try:
+            with self._writer.begin() as connection:
+                tables.locked(connection)
+                if shown:
+                    connection.execute(impressions.insert(), [one.values() for one in shown])
+                answers = _insert_events(connection, [event for event, _ in told])
+            self._failure, self._held = "", []
+        except Exception as error:
+            # The disk may be full or the database away: say so to those who wait, and try again with the next.
+            self._failure, self._held = str(error).splitlines()[0], shown
+            for _, done in told:
+                done.set_exception(BusyError(f"the event log cannot be written: {self._failure}"))
+            return
+        for (event, done), answer in zip(told, answers, strict=True):
+            self._answer(event, done, answer)
+
+    def _answer(self, event: Event, done: Future[bool], answer: bool | None) -> None:
+        if answer is not None:
+            done.set_result(answer)
+        elif time.time() - event.time < PATIENCE:
+            # Another process may have shown it and not written it yet.
+            retry = threading.Timer(0.02, self._waiting.put, [(event, done)])
+            retry.daemon = True
+            retry.start()
+        else:
+            what = f"no row {event.place} of a request '{event.request_id}' was shown"
+            done.set_exception(UnknownRequestError(f"{what}; events name a request_id that the server gave"))
+
+    def close_unanswered(self, after: float, before: float, most: int = 500) -> float:
+        """Writes a response of 0 for rows shown between two moments that have none; returns how far it came.
+
+        A later response is logged and counts in reports, but no more in histories.
+        """
+        with self._writer.begin() as connection:
+            tables.locked(connection)
+            answered = sql.select(sql.func.count()).where(
+                events.c.request_id == impressions.c.request_id,
+                events.c.part == impressions.c.part,
+                events.c.counted,
+            )
+            open_ones = (
+                sql.select(impressions.c.request_id, impressions.c.content, impressions.c.time)
+                .where(
+                    impressions.c.time >= after,
+                    impressions.c.time < before,
+                    impressions.c.shown > answered.scalar_subquery(),
+                )
+                .order_by(impressions.c.time, impressions.c.request_id, impressions.c.part)
+                .limit(most)
+            )
+            found = connection.execute(open_ones).all()
+            missing = [
+                Event(request_id, place, 0, f"{request_id}:{place}:none")
+                for request_id, content, _ in found
+                for place in json.loads(content)["places"]
+            ]
+            _insert_events(connection, missing, only_first=True)
+            return float(found[-1].time) if len(found) == most else before
+
+    def start_of(self, model: str) -> int:
+        """The last `seq` before a bundle was first served with this log; what came later is not in its data."""
+        with self._writer.begin() as connection:
+            tables.locked(connection)
+            found = connection.execute(sql.select(starts.c.seq).where(starts.c.model == model)).scalar()
+            if found is None:
+                found = connection.execute(sql.select(sql.func.coalesce(sql.func.max(events.c.seq), 0))).scalar() or 0
+                connection.execute(starts.insert().values(model=model, seq=found, time=time.time()))
+            return int(found)
+
+    def declare(self, router: Router) -> None:
+        """Says which arms should get which share, for the report's check of the sample ratio."""
+        rows = [
+            {"arm": arm, "share": share, "place": place, "field": router.field, "salt": router.salt}
+            for place, (arm, share) in enumerate(router.expected.items())
+        ]
+        with self._writer.begin() as connection:
+            tables.locked(connection)
+            connection.execute(tables.arms.delete())
+            connection.execute(tables.arms.insert(), rows)
+
+    def outcomes(self, after: int, most: int = 5000) -> list[Outcome]:
+        """Counted responses behind a `seq`, in their order."""
+        return read_outcomes(self._reader, after, most)
+
+
+def read_outcomes(log: sql.Engine, after: int, most: int) -> list[Outcome]:
+    """Counted responses behind a `seq`, in their order, at most so many."""
+    same = (impressions.c.request_id == events.c.request_id) & (impressions.c.part == events.c.part)
+    columns = (events.c.seq, events.c.request_id, events.c.place, events.c.label, events.c.time)
+    asked = (
+        sql.select(*columns, impressions.c.arm, impressions.c.content)
+        .join(impressions, same)
+        .where(events.c.seq > after, events.c.counted)
+        .order_by(events.c.seq)
+        .limit(most)
+    )
+    with log.begin() as connection:
+        found = connection.execute(asked).all()
+    return [
+        Outcome(seq, arm, request_id, place, label, moment, shown_row(json.loads(content), place))
+        for seq, request_id, place, label, moment, arm, content in found
+    ]
+
+
+def _json(values: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(values)
+    except TypeError:
+        # Integers of more than 64 bits.
+        return json.dumps(values, separators=(",", ":")).encode()
+
+
+def shown_row(content: dict[str, Any], place: int) -> dict[str, Any]:
+    """The whole row at a place of what was shown."""
+    return {**content["context"], **content["rows"][content["places"].index(place)]}
+
+
+def _insert_events(connection: sql.Connection, given: Sequence[Event], only_first: bool = False) -> list[bool | None]:
+    """For each event whether it was new, or None where its row was never shown; the new ones are inserted."""
+    if not given:
+        return []
+    requests = {event.request_id for event in given}
+    parts = _parts(connection, requests)
+    known = set(_found(connection, events.c.event_id, {event.id for event in given}))
+    answered = {tuple(row) for row in _found(connection, events.c.request_id, requests, events.c.place)}
+    answers: list[bool | None] = []
+    rows = []
+    for event in given:
+        place = (event.request_id, event.place)
+        if place not in parts:
+            answers.append(None)
+            continue
+        first = place not in answered
+        new = event.id not in known and (first or not only_first)
+        answers.append(new)
+        if new:
+            known.add(event.id)
+            answered.add(place)
+            rows.append(_event_values(event, parts[place], first))
+    if rows:
+        connection.execute(events.insert(), rows)
+    return answers
+
+
+def _event_values(event: Event, part: int, first: bool) -> dict[str, Any]:
+    return {
+        "event_id": event.id,
+        "request_id": event.request_id,
+        "part": part,
+        "place": event.place,
+        "label": event.label,
+        "time": event.time,
+        "counted": first,
+        "more": _json(dict(event.more)) if event.more else None,
+    }
+
+
+def _parts(connection: sql.Connection, requests: Iterable[str]) -> dict[tuple[str, int], int]:
+    """(request, place) -> the part of the request that showed it."""
+    shown = _found(connection, impressions.c.request_id, requests, impressions.c.part, impressions.c.content)
+    return {(request, place): part for request, part, content in shown for place in json.loads(content)["places"]}
+
+
+def _found(
+    connection: sql.Connection, column: sql.Column[Any], values: Iterable[str], *more: sql.Column[Any]
+) -> Iterable[Any]:
+    """Rows whose column is among some values: that column alone, or with more."""
+    rows = connection.execute(sql.select(column, *more).where(column.in_(list(values))))
+    return rows.all() if more else rows.scalars().all()

@@ -1,0 +1,163 @@
+"""What requests and answers look like; the descriptions are those of the interface's own page at /docs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+
+Scalar = str | int | float | bool | None
+SCALARS = frozenset((str, int, float, bool, type(None)))
+
+
+def plain(row: dict[str, Any]) -> dict[str, Any]:
+    """Refuses a value that no field can have. By hand, because a union of types takes four times as long to check."""
+    kinds = set(map(type, row.values()))
+    if not kinds <= SCALARS or float in kinds:
+        for name, value in row.items():
+            members = value if isinstance(value, list) else (value,)
+            if not SCALARS.issuperset(map(type, members)):
+                raise ValueError(
+                    f"a value is a text, a number, true, false, null or a list of them: field '{name[:100]}'"
+                )
+            if not all(math.isfinite(member) for member in members if isinstance(member, float)):
+                raise ValueError(f"a number is finite; leave out what is missing: field '{name[:100]}'")
+    return row
+
+
+_SCALAR_SCHEMA = {"type": ["string", "number", "boolean", "null"]}
+VALUE_SCHEMA = {"anyOf": [_SCALAR_SCHEMA, {"type": "array", "items": _SCALAR_SCHEMA}]}
+Fields = Annotated[
+    dict[str, Any],
+    AfterValidator(plain),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "description": "A value for each field. An absent field or null is missing, a value never seen is `other`; "
+            "a set is a list, or a text with its separator.",
+            "additionalProperties": VALUE_SCHEMA,
+        }
+    ),
+]
+ArmName = Annotated[str, Field(description="Ask this arm instead of the one of the split field; reports leave it out.")]
+Logged = Annotated[bool, Field(description="false: not an impression, so it is not logged.")]
+
+
+class Request(BaseModel):
+    """Unknown names are refused rather than overlooked."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+def schema_of(form: type[BaseModel], columns: Iterable[str]) -> dict[str, Any]:
+    """The JSON schema of a request whose rows have these columns and no others."""
+    known = dict.fromkeys(sorted(columns), VALUE_SCHEMA)
+
+    def named(node: Any) -> Any:
+        if isinstance(node, list):
+            return [named(part) for part in node]
+        if not isinstance(node, dict):
+            return node
+        if node.get("additionalProperties") == VALUE_SCHEMA:
+            node = node | {"properties": known, "additionalProperties": False}
+        return {key: part if key == "properties" and part is known else named(part) for key, part in node.items()}
+
+    found: dict[str, Any] = named(form.model_json_schema())
+    return found
+
+
+class PredictRequest(Request):
+    rows: list[Fields]
+    arm: ArmName = ""
+    log: Logged = True
+
+
+class PredictAnswer(BaseModel):
+    request_id: str
+    arms: list[str]
+    probabilities: list[float]
+
+
+class RankRequest(Request):
+    context: Fields = Field(default_factory=dict)
+    candidates: list[Fields] = Field(description="What each candidate adds to the context, or has instead of it.")
+    top: Annotated[int, Field(ge=1, le=2**31)] | None = Field(None, description="How many to return; all without it.")
+    arm: ArmName = ""
+    log: Logged = True
+
+
+class RankedCandidate(BaseModel):
+    index: int = Field(description="The candidate's place in the request, from 0.")
+    probability: float
+
+
+class RankAnswer(BaseModel):
+    request_id: str
+    arm: str
+    candidates: list[RankedCandidate] = Field(description="The most probable first.")
+
+
+class ExplainRequest(Request):
+    row: Fields
+    arm: ArmName = ""
+
+
+class ContributionAnswer(BaseModel):
+    fields: list[str]
+    logit: float
+
+
+class ExplainAnswer(BaseModel):
+    arm: str
+    probability: float
+    logit: float
+    bias: float
+    values: dict[str, str]
+    fields: list[ContributionAnswer]
+    pairs: list[ContributionAnswer]
+    exact: bool = Field(description="Whether bias and contributions add up to the logit.")
+    method: str
+
+
+class EventRequest(Request):
+    request_id: str = Field(pattern="^[0-9a-f]{32}$", description="As /predict or /rank gave it.")
+    candidate: int = Field(0, ge=0, lt=2**31, description="The candidate's index, or the row's, from 0.")
+    label: int = Field(1, ge=0, le=1, description="1: a click, a purchase ...; 0: surely none.")
+    event_id: str = Field(
+        "",
+        pattern="^[!-~]{0,200}$",
+        description="The same id counts once. Without one, a row has one event of each label.",
+    )
+    more: dict[str, Scalar] = Field(default_factory=dict, description="Anything to keep with it in the log.")
+
+
+class EventAnswer(BaseModel):
+    new: bool = Field(description="false: this event was known already and counts once.")
+
+
+class ReloadAnswer(BaseModel):
+    changed: dict[str, bool]
+    models: dict[str, str]
+    workers: int = Field(description="How many workers serve these models now.")
+
+
+class Refusal(BaseModel):
+    detail: str
+
+
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    400: {"model": Refusal, "description": "The body is not JSON."},
+    401: {"model": Refusal, "description": "The token is missing or wrong."},
+    403: {"model": Refusal, "description": "Without a token only this machine may ask."},
+    404: {"model": Refusal, "description": "The request that an event names never was."},
+    408: {"model": Refusal, "description": "The body came too slowly."},
+    409: {"model": Refusal, "description": "Not as this server stands: a broken bundle, or no event log."},
+    413: {"model": Refusal, "description": "The body, or the number of rows, is too large."},
+    415: {"model": Refusal, "description": "The body is not said to be JSON."},
+    422: {"model": Refusal, "description": "A field is unknown, or a value is not what it should be."},
+    429: {"model": Refusal, "description": "Too many requests wait; see Retry-After."},
+    503: {"model": Refusal, "description": "No answer in time, or the log cannot be written; see Retry-After."},
+    504: {"model": Refusal, "description": "Scoring took too long."},
+}

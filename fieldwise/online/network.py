@@ -1,0 +1,134 @@
+"""Parts -> ONNX graphs: of whole rows, of a ranking's rows behind a context, and of a row's explanation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldwise.data.schema import Layout
+from fieldwise.online.features import dnn, summed
+from fieldwise.online.graph import Graph
+from fieldwise.online.lookups import Ids, Rows, vectors
+from fieldwise.online.parts import Part
+from fieldwise.online.products import attention_terms, features
+from fieldwise.online.sides import PairTables, Side, Sides
+
+# Declares a table's array in the graph and returns its name there.
+Declare = Callable[[Graph, str, NDArray[Any]], str]
+IDS, CONTEXT, LOGITS = "ids", "context", "logits"
+
+
+def layout_of(network: Part) -> Layout:
+    return Layout(*(tuple(network[name]) for name in ("sizes", "widths", "ordered")))
+
+
+def as_input(graph: Graph, name: str, array: NDArray[Any]) -> str:
+    """Tables as inputs: all graphs of an engine read the same memory."""
+    return graph.input(name, array.dtype, array.shape)
+
+
+def tables_of(network: Part) -> dict[str, NDArray[Any]]:
+    """The arrays of all tables by their names."""
+    tables = [(path, part) for path, part in network.walk() if part.kind == "table"]
+    return {path + name: array for path, part in tables for name, array in part.arrays.items()}
+
+
+def is_exact(network: Part) -> bool:
+    """Whether the logit is a sum over fields and pairs of them: no DNN among the branches."""
+    return all(part.parts[1].kind == "sum" for part in network.parts if part.kind == "branch")
+
+
+def graph_of(network: Part, declare: Declare, context: Sequence[int] = ()) -> Any:
+    """ids (B, C) -> logits (B,); with context fields, ids (B, C') of the others and context (1, C'') -> logits."""
+    build = Build(network, declare, context)
+    parts = []
+    if build.linear is not None:
+        parts += [build.graph.sum(value, [1, 2]) for value, _ in build.linear_weights()]
+        parts.append(build.graph.constant(np.array([build.linear["bias"]], dtype=np.float32)))
+    if build.branches:
+        sides = build.sides()
+        for interaction, classifier in (branch.parts for branch in build.branches):
+            blocks = features(interaction, sides)
+            finish = summed(build.graph, blocks) if classifier.kind == "sum" else dnn(build.graph, classifier, blocks)
+            parts.append(finish)
+    build.graph.output(build.graph.total(parts), LOGITS, np.float32, ("rows",))
+    return build.graph.model()
+
+
+def terms_of(network: Part, declare: Declare) -> Any:
+    """ids (B, C) -> `linear` (B, F), each field's weight, and `pairs` (B, P), each pair's term; both where there are."""
+    build = Build(network, declare)
+    graph, fields = build.graph, build.layout.fields
+    if build.linear is not None:
+        ((value, order),) = build.linear_weights()
+        weights = graph.take(graph.op("Squeeze", value, [2]), np.argsort(order), 1)
+        graph.output(weights, "linear", np.float32, ("rows", fields))
+    if build.branches:
+        sides = build.sides()
+        found = [_pair_terms(branch.parts[0], sides, fields * (fields - 1) // 2) for branch in build.branches]
+        graph.output(graph.total(found), "pairs", np.float32, ("rows", fields * (fields - 1) // 2))
+    return graph.model()
+
+
+def _pair_terms(interaction: Part, sides: Sides, pairs: int) -> str:
+    """What each pair adds to the sum, (B, P)."""
+    graph = sides.graph
+    if interaction.kind == "attention":
+        (terms,), (shares,) = attention_terms(interaction, sides)
+        return graph.op("Mul", terms, shares)
+    (block,) = features(Part("inner") if interaction.kind == "pair_sum" else interaction, sides)
+    return graph.sum(graph.reshape(block.value, [0, pairs, -1]), [2])
+
+
+class Build:
+    """A graph that has its tables and ids, and looks up vectors."""
+
+    def __init__(self, network: Part, declare: Declare, context: Sequence[int] = ()) -> None:
+        self.network, self.layout, self.graph = network, layout_of(network), Graph()
+        rows = [field for field in range(self.layout.fields) if field not in set(context)]
+        self.ids = [Ids.of(self.graph, IDS, rows, self.layout, "rows")]
+        if context:
+            self.ids.insert(0, Ids.of(self.graph, CONTEXT, sorted(context), self.layout, 1))
+        found = {part.kind: part for part in network.parts}
+        self.linear, self.pair_table, self.embedding = (found.get(k) for k in ("linear", "pair_table", "embedding"))
+        self.branches = [part for part in network.parts if part.kind == "branch"]
+        names = {
+            id(part): {name: declare(self.graph, path + name, array) for name, array in part.arrays.items()}
+            for path, part in network.walk()
+            if part.kind == "table"
+        }
+        self.looked = Rows(self.graph, names)
+
+    def linear_weights(self) -> list[tuple[str, list[int]]]:
+        """The weights (n, G, 1) of each side's fields, and their order."""
+        assert self.linear is not None
+        return [vectors(self.looked, self.linear.parts[0], ids, ids.fields) for ids in self.ids]
+
+    def sides(self) -> Sides:
+        """The vectors of both sides."""
+        if self.embedding is None:
+            assert self.pair_table is not None
+            found, dim = ["" for _ in self.ids], 1
+            tables = PairTables(self.looked, self.pair_table, tuple(self.ids))
+        else:
+            found, dim, tables = [self._vectors(ids) for ids in self.ids], self.embedding["dim"], None
+        shared = [len(self.ids) == 2, False][-len(self.ids) :]
+        each = [Side(self.graph, v, i.fields, s) for v, i, s in zip(found, self.ids, shared, strict=True)]
+        return Sides(self.graph, each[-1], each[0] if len(each) == 2 else None, self.layout.fields, dim, tables)
+
+    def _vectors(self, ids: Ids) -> str:
+        """The vectors (n, G, D) of a side's fields in their order, smaller ones with zeros behind them."""
+        assert self.embedding is not None
+        graph, found, order = self.graph, [], []
+        for table in self.embedding.parts:
+            if not set(table["fields"]) & set(ids.fields):
+                continue
+            value, fields = vectors(self.looked, table, ids, ids.fields)
+            missing = self.embedding["dim"] - table.arrays["weight"].shape[1]
+            found.append(graph.op("Pad", value, [0, 0, 0, 0, 0, missing]) if missing else value)
+            order += fields
+        joined = found[0] if len(found) == 1 else graph.op("Concat", *found, axis=1)
+        return joined if order == list(ids.fields) else graph.take(joined, np.argsort(order), 1)

@@ -1,0 +1,110 @@
+"""What the history tells of rows as they come, and the events that change it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from fieldwise.data.counts import Floats, Keys
+from fieldwise.data.encoder import Encoder
+from fieldwise.data.formats import text_of
+from fieldwise.data.history import ROW_ORDER, History, moments
+from fieldwise.data.texts import hash_of
+from fieldwise.errors import DataError
+from fieldwise.online.columns import Coder, coder
+
+Column = Callable[[str], Sequence[Any]]
+# Above so many comparisons with events that wait, a copy of the history that has run on is cheaper.
+MOST_COMPARISONS = 5_000_000
+PLAIN_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+
+
+class Past:
+    """The history of an encoder. It is not safe for several threads at once: its owner locks."""
+
+    def __init__(self, encoder: Encoder, history: History) -> None:
+        self.history, self.settings = history, history.settings
+        used = [code for code in encoder.codes if code.field.name in self.settings.columns]
+        self.buckets: dict[str, Coder] = {
+            code.field.name: coder(code.in_buckets) for code in used if code.field.kind == "numeric"
+        }
+
+    def ids(self, column: Column, rows: int) -> NDArray[np.int32]:
+        """The id columns (n, H * width) of all history fields."""
+        keys, times = self.keys(column, rows), self.times(column, rows)
+        return self.history.ids(self.history.told(self._counted(keys, times)))
+
+    def keys(self, column: Column, rows: int) -> Keys:
+        """As History.keys: a number counts by its bucket, all else by its text."""
+        hashes = {}
+        for name in self.settings.columns:
+            if name in self.buckets:
+                values = self.buckets[name](column(name))[0]
+            else:
+                values = [hash_of(_text(value) or "") for value in column(name)]
+            hashes[name] = np.array(values, dtype=np.uint64)
+        return self.history.mixed_keys(hashes)
+
+    def times(self, column: Column, rows: int) -> Floats:
+        """As History.times: a row without a time comes just after all that was counted."""
+        after = self.history.after
+        if self.settings.time in ("", ROW_ORDER):
+            return np.full(rows, after)
+        found = [moment(value, self.settings.time) for value in column(self.settings.time)]
+        return np.array([after if time is None else time for time in found])
+
+    def add(self, column: Column, label: float, time: float | None) -> None:
+        """Counts an event. One that is told late counts from the last moment that was counted."""
+        keys = self.keys(column, 1)
+        if not self.settings.time:
+            self.history.counts.add(keys, np.array([label]))
+            return
+        when = float(self.times(column, 1)[0]) if time is None else time
+        self.history.replay(keys, np.array([label]), np.array([max(when, self.history.end)]))
+
+    def _counted(self, keys: Keys, times: Floats) -> Floats:
+        """As History.counted; a few events that wait are added to what the table says, with no copy of it."""
+        history, waiting = self.history, self.history.waiting
+        if not len(waiting.times):
+            return history.counts.look(keys, times)
+        if keys.size * len(waiting.times) > MOST_COMPARISONS:
+            return history.counted(keys, times)
+        window, delay = self.settings.window, self.settings.delay
+        now = np.maximum(times, history.end) if window else np.clip(times, history.end, history.after)
+        came = (waiting.times < now[:, None]) & (waiting.times <= now[:, None] - delay)
+        inside = np.arange(len(waiting.times)) < history.added
+        gone = (waiting.times < now[:, None] - window) & (came | inside) if window else np.zeros_like(came)
+        change = (came & ~inside & ~gone).astype(np.float64) - (inside & gone)
+        if self.settings.half_life:
+            age = np.maximum(0.0, times[:, None] - waiting.times)
+            change *= np.exp(-math.log(2) / self.settings.half_life * age)
+        same = keys[:, None, :] == waiting.keys
+        found = history.counts.look(keys, times)
+        found[:, :, 0] += np.einsum("nw,nwk->nk", change, same)
+        found[:, :, 1] += np.einsum("nw,nwk->nk", change * waiting.labels, same)
+        return np.maximum(found, 0.0)
+
+
+def moment(value: Any, name: str) -> float | None:
+    """A time as a number, dates and times in seconds; None where there is none."""
+    text = _text(value)
+    if text is None:
+        return None
+    if PLAIN_NUMBER.fullmatch(text):
+        return float(text)
+    try:
+        found = float(moments(pa.chunked_array([pa.array([text], pa.string())]), name)[0])
+    except DataError as error:
+        raise DataError(str(error).rpartition(" (rows")[0]) from None
+    return None if math.isnan(found) else found
+
+
+def _text(value: Any) -> str | None:
+    """The text of a value as a table's column spells it; a list is spelt by its members."""
+    return str([text_of(member) for member in value]) if isinstance(value, (list, tuple)) else text_of(value)

@@ -1,0 +1,97 @@
+"""Rows of a request -> ids (n, C), the same as the encoder's transform gives, for all fields or for some."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldwise.data.encoder import Encoder
+from fieldwise.data.formats import text_of
+from fieldwise.data.schema import MISSING, OTHER
+from fieldwise.online.columns import coder
+from fieldwise.online.past import Column, Past
+
+Row = Mapping[str, Any]
+
+
+def column_of(rows: Sequence[Row]) -> Column:
+    """The values of a column in rows; absent ones are None."""
+    return lambda name: [row.get(name) for row in rows]
+
+
+def ranked_column(context: Row, candidates: Sequence[Row], names: Collection[str]) -> Column:
+    """The values of a column in candidates over a context; `names` are the columns that any candidate has."""
+
+    def column(name: str) -> Sequence[Any]:
+        below = context.get(name)
+        if name not in names:
+            return [below] * len(candidates)
+        return [row.get(name, below) for row in candidates]
+
+    return column
+
+
+class RowCoder:
+    """An encoder for few rows at a time."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.encoder, self.layout, self.names = encoder, encoder.layout, encoder.names
+        self.coders = [coder(code) for code in encoder.codes]
+        self.past = Past(encoder, encoder.history) if encoder.history is not None else None
+        self.plain = len(self.coders)
+        history = encoder.history
+        keys = [key.split("*") for key in history.settings.keys for _ in history.settings.parts] if history else []
+        time = {history.settings.time} if history else set()
+        sources = [{code.field.name} for code in encoder.codes] + [{*key} | time for key in keys]
+        # The columns that each field comes from; a leaf comes from all of them.
+        self.before_leaves = len(sources)
+        leaves = len(self.names) - self.before_leaves
+        self.sources = [*sources, *[set(encoder.schema.columns)] * leaves]
+
+    def fields_of(self, names: Collection[str]) -> list[int]:
+        """The fields that come from any of these columns."""
+        asked = set(names)
+        return [field for field, own in enumerate(self.sources) if own & asked]
+
+    def ids(self, column: Column, rows: int, fields: Sequence[int] | None = None) -> NDArray[np.int32]:
+        """The ids (n, C') of some fields, in their order, which is a rising one."""
+        wanted = range(len(self.names)) if fields is None else fields
+        if wanted[-1] < self.before_leaves:
+            return self._before_leaves(column, rows, wanted)
+        assert self.encoder.leaves is not None
+        before = self._before_leaves(column, rows, range(self.before_leaves))
+        whole = np.hstack([before, self.encoder.leaves.transform(before)])
+        return np.ascontiguousarray(whole[:, self.layout.columns_of(wanted)])
+
+    def _before_leaves(self, column: Column, rows: int, wanted: Sequence[int]) -> NDArray[np.int32]:
+        columns: list[list[int]] = []
+        for field in wanted:
+            if field < self.plain:
+                columns += self.coders[field](column(self.encoder.codes[field].field.name))
+        parts = [np.ascontiguousarray(np.array(columns, dtype=np.int32).T)] if columns else []
+        told = [field - self.plain for field in wanted if field >= self.plain]
+        if told:
+            assert self.past is not None
+            width = self.past.history.width
+            places = [field * width + place for field in told for place in range(width)]
+            parts.append(self.past.ids(column, rows)[:, places])
+        return parts[0] if len(parts) == 1 else np.hstack(parts)
+
+    def words(self, row: Row, ids: NDArray[np.int32]) -> dict[str, str]:
+        """A row's values (C,) by its fields' names, for people."""
+        found = {}
+        starts = np.cumsum([0, *self.layout.widths])
+        for field, name in enumerate(self.names):
+            id = int(ids[starts[field]])
+            if id == MISSING:
+                found[name] = "(missing)"
+            elif field >= self.plain:
+                found[name] = self.encoder.value_of(field, id)
+            else:
+                value = row.get(name)
+                text = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(text_of(value))
+                found[name] = f"{text} (other)" if id == OTHER else text
+        return found

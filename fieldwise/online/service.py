@@ -1,0 +1,223 @@
+"""What the server does, without HTTP: arms, router, event log. A simulation can call it in its own process."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fieldwise.errors import BundleError, ConfigError, DataError, FieldwiseError, unknown
+from fieldwise.online.engine import Engine, Explanation
+from fieldwise.online.follow import Follower
+from fieldwise.online.log import Event, EventLog, Impression
+from fieldwise.online.router import Router
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A model in service. `model` tells one bundle from another; `follower` is there where it has a history."""
+
+    name: str
+    path: Path
+    model: str
+    engine: Engine
+    columns: frozenset[str]
+    follower: Follower | None = None
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Probabilities of rows, in their order, and the arm that each came from."""
+
+    request_id: str
+    arms: list[str]
+    probabilities: list[float]
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """The best candidates by their numbers in the request, the most probable first."""
+
+    request_id: str
+    arm: str
+    order: list[int]
+    probabilities: list[float]
+
+
+class Service:
+    """Loaded arms that answer; `reload` swaps them between two requests."""
+
+    def __init__(self, paths: Sequence[Path], router: Router, log: EventLog | None = None) -> None:
+        self.router, self.log = router, log
+        self._reloading = threading.Lock()
+        pairs = zip(router.arms, paths, strict=True)
+        self.arms = tuple(self._load(name, path) for name, path in pairs)
+        if router.field and not any(router.field in arm.columns for arm in self.arms):
+            known = {name for arm in self.arms for name in arm.columns}
+            raise ConfigError(unknown("split field", router.field, known))
+        self.columns = self._known_columns()
+
+    def _load(self, name: str, path: Path) -> Arm:
+        model = fingerprint(path)
+        engine = Engine.load(path)
+        if fingerprint(path) != model:
+            raise BundleError(f"the bundle was replaced while it was read; load it again ({path})")
+        follower = Follower(engine, model, self.log) if self.log and engine.has_history else None
+        if follower:
+            follower.catch_up()
+        return Arm(name, path, model, engine, frozenset(engine.columns), follower)
+
+    def _known_columns(self) -> frozenset[str]:
+        return frozenset().union(*(arm.columns for arm in self.arms))
+
+    def reload(self) -> dict[str, bool]:
+        """Loads anew what has changed on the disk; all of it or, if one bundle is broken, nothing.
+
+        Says of each arm whether it changed. Requests under way end with the arms that they began with.
+        """
+        with self._reloading:
+            old = self.arms
+            new = tuple(arm if fingerprint(arm.path) == arm.model else self._load(arm.name, arm.path) for arm in old)
+            for arm in new:
+                if arm.follower:
+                    arm.follower.catch_up()
+            self.arms = new
+            self.columns = self._known_columns()
+            return {arm.name: arm is not before for arm, before in zip(new, old, strict=True)}
+
+    def catch_up(self) -> None:
+        """Lets all histories see the responses that the log has gained."""
+        for arm in self.arms:
+            if arm.follower:
+                arm.follower.catch_up()
+
+    @property
+    def has_history(self) -> bool:
+        return any(arm.follower for arm in self.arms)
+
+    def check(self, row: Row, where: str) -> None:
+        """Refuses a name that no arm knows, with the nearest one."""
+        if not row.keys() <= self.columns:
+            name = next(name for name in row if name not in self.columns)
+            raise DataError(f"{unknown('field', name, self.columns)} ({where})")
+
+    def predict(self, rows: Sequence[Row], arm: str = "", log: bool = True) -> Prediction:
+        """The probability of each row, from the arm of its unit or from a named one."""
+        arms, request = self.arms, new_id()
+        for place, row in enumerate(rows):
+            self.check(row, f"row {place}")
+        units = [self.router.unit(row) for row in rows]
+        forced = self.router.named(arm) if arm else None
+        chosen = [self.router.arm(unit, f"{request}/{p}") if forced is None else forced for p, unit in enumerate(units)]
+        probabilities = [0.0] * len(rows)
+        for number in sorted(set(chosen)):
+            places = [place for place, one in enumerate(chosen) if one == number]
+            own = _known([rows[place] for place in places], arms[number], self.columns)
+            for place, probability in zip(places, arms[number].engine.predict(own).tolist(), strict=True):
+                probabilities[place] = probability
+        if self.log and log:
+            self.log.check_room()
+            pairs = list(zip(chosen, units, strict=True))
+            for part, (number, unit) in enumerate(dict.fromkeys(pairs)):
+                places = [place for place, pair in enumerate(pairs) if pair == (number, unit)]
+                self._show(
+                    Impression(
+                        request_id=request,
+                        part=part,
+                        kind="predict",
+                        arm=arms[number].name,
+                        unit=unit,
+                        model=arms[number].model,
+                        context={},
+                        rows=[rows[place] for place in places],
+                        places=places,
+                        probabilities=[probabilities[place] for place in places],
+                        forced=forced is not None,
+                    )
+                )
+        return Prediction(request, [arms[number].name for number in chosen], probabilities)
+
+    def rank(
+        self, context: Row, candidates: Sequence[Row], top: int | None = None, arm: str = "", log: bool = True
+    ) -> Ranked:
+        """The best candidates of the context's arm, or of a named one; what is shown is logged."""
+        arms, request = self.arms, new_id()
+        self.check(context, "context")
+        for place, row in enumerate(candidates):
+            self.check(row, f"candidate {place}")
+        unit = self.router.unit(context)
+        number = self.router.named(arm) if arm else self.router.arm(unit, request)
+        chosen = arms[number]
+        (own_context,) = _known([context], chosen, self.columns)
+        order, probabilities = chosen.engine.rank(own_context, _known(candidates, chosen, self.columns), top)
+        found = Ranked(request, chosen.name, order.tolist(), probabilities.tolist())
+        if self.log and log:
+            self._show(
+                Impression(
+                    request_id=request,
+                    part=0,
+                    kind="rank",
+                    arm=chosen.name,
+                    unit=unit,
+                    model=chosen.model,
+                    context=context,
+                    rows=[candidates[place] for place in found.order],
+                    places=found.order,
+                    probabilities=found.probabilities,
+                    forced=bool(arm),
+                )
+            )
+        return found
+
+    def _show(self, impression: Impression) -> None:
+        if self.log and impression.rows:
+            self.log.show(impression)
+
+    def explain(self, row: Row, arm: str = "") -> tuple[str, Explanation]:
+        """Why a row has its probability in its arm, or in a named one; nothing is logged."""
+        self.check(row, "row")
+        number = self.router.named(arm) if arm else self.router.arm(self.router.unit(row), new_id())
+        chosen = self.arms[number]
+        (own,) = _known([row], chosen, self.columns)
+        return chosen.name, chosen.engine.explain(own)
+
+    def respond(self, event: Event) -> Future[bool]:
+        """Logs a response; see EventLog.respond."""
+        if self.log is None:
+            raise FieldwiseError("this server keeps no event log; start it without --log none")
+        return self.log.respond(event)
+
+    def close(self) -> None:
+        if self.log:
+            self.log.close()
+
+
+def new_id() -> str:
+    return uuid.uuid4().hex
+
+
+def _known(rows: Sequence[Row], arm: Arm, columns: frozenset[str]) -> Sequence[Row]:
+    """Rows without what only other arms know."""
+    own = arm.columns
+    if own == columns:
+        return rows
+    return [{name: value for name, value in row.items() if name in own} for row in rows]
+
+
+def fingerprint(path: Path) -> str:
+    """What tells one bundle from another: its small files, among them the digests of the large ones."""
+    folder = path / "bundle" if (path / "bundle").is_dir() else path
+    try:
+        files = sorted(file for file in folder.iterdir() if file.suffix in (".json", ".toml"))
+        held = [file.name.encode() + b"\0" + file.read_bytes() for file in files]
+    except OSError as error:
+        reason = error.strerror
+        raise BundleError(f"cannot read the bundle: {reason}; give a run or a bundle folder ({path})") from None
+    return hashlib.sha256(b"\0".join(held)).hexdigest()[:16]

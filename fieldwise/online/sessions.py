@@ -1,0 +1,156 @@
+"""Encoded rows -> logits without torch: networks through ONNX Runtime, trees through XGBoost."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldwise.data.schema import Layout
+from fieldwise.errors import ConfigError
+from fieldwise.online import network, parts
+from fieldwise.online.products import WHOLE
+from fieldwise.trees import Trees
+
+# Rows of one run: more would only need more memory.
+RUN_ROWS = 256
+# How many sets of context fields have sessions of their own, and how often one must be asked for to get it: making one
+# takes as long as many rankings of whole rows.
+MOST_SPLITS, ASKED_BEFORE_SPLIT = 8, 2
+MOST_ASKED = 1000
+
+Ids = NDArray[np.int32]
+Logits = NDArray[np.float32]
+
+
+class Scorer(Protocol):
+    """What an engine knows of a model: logits, logits behind a context, and the terms that they are sums of."""
+
+    exact: bool
+    # Why a ranking looks at whole rows, or nothing where it does not.
+    whole: str
+
+    def logits(self, ids: Ids) -> Logits: ...
+
+    def split(self, context: Sequence[int]) -> Callable[[Ids, Ids], Logits] | None:
+        """Ids (1, C'') of the context's fields and (n, C') of the others -> logits (n,); None where it has none."""
+
+    def terms(self, ids: Ids) -> tuple[float, NDArray[Any], NDArray[Any]]:
+        """The bias, and what each field (F,) and each pair (P,) of one row adds to it; only where that is exact."""
+
+
+class NetworkScorer:
+    """A network, whose sessions all read the same tables."""
+
+    def __init__(self, folder: Path, threads: int = 1) -> None:
+        self.network, self.threads = parts.load(folder), threads
+        self.tables = network.tables_of(self.network)
+        self.exact = network.is_exact(self.network)
+        found = [part.kind for _, part in self.network.walk() if part.kind in WHOLE]
+        self.whole = f"its {found[0]} looks at all fields of a row at once" if found else ""
+        self._rows = self._session(network.graph_of(self.network, network.as_input))
+        self._terms: Any = None
+        self._splits: OrderedDict[tuple[int, ...], Any] = OrderedDict()
+        self._asked: Counter[tuple[int, ...]] = Counter()
+        self._lock = threading.Lock()
+
+    def logits(self, ids: Ids) -> Logits:
+        return _in_runs(lambda some: self._run(self._rows, {network.IDS: some})[0], ids)
+
+    def split(self, context: Sequence[int]) -> Callable[[Ids, Ids], Logits] | None:
+        key = tuple(context)
+        if self.whole or not key:
+            return None
+        with self._lock:
+            if key not in self._splits and not self._worth(key):
+                return None
+            if key not in self._splits:
+                model = network.graph_of(self.network, network.as_input, key)
+                self._splits[key] = self._session(model)
+                if len(self._splits) > MOST_SPLITS:
+                    self._splits.popitem(last=False)
+            self._splits.move_to_end(key)
+            session = self._splits[key]
+        return lambda shared, rows: _in_runs(
+            lambda some: self._run(session, {network.CONTEXT: shared, network.IDS: some})[0], rows
+        )
+
+    def _worth(self, key: tuple[int, ...]) -> bool:
+        if len(self._asked) > MOST_ASKED:
+            self._asked.clear()
+        self._asked[key] += 1
+        return self._asked[key] >= ASKED_BEFORE_SPLIT
+
+    def terms(self, ids: Ids) -> tuple[float, NDArray[Any], NDArray[Any]]:
+        with self._lock:
+            if self._terms is None:
+                self._terms = self._session(network.terms_of(self.network, network.as_input))
+        names = [output.name for output in self._terms.get_outputs()]
+        found = dict(zip(names, self._run(self._terms, {network.IDS: ids}), strict=True))
+        fields = len(self.network["sizes"])
+        linear = found["linear"][0] if "linear" in found else np.zeros(fields)
+        pairs = found["pairs"][0] if "pairs" in found else np.zeros(fields * (fields - 1) // 2)
+        bias = sum(part["bias"] for part in self.network.parts if part.kind == "linear")
+        return float(bias), linear, pairs
+
+    def _run(self, session: Any, feeds: dict[str, Any]) -> Any:
+        return session.run(None, {**self.tables, **feeds})
+
+    def _session(self, model: Any) -> Any:
+        onnxruntime = load_onnxruntime()
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = self.threads, 1
+        options.log_severity_level = 3
+        # Threads that spin while they wait would steal the cores from the other requests.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+class TreeScorer:
+    """Trees, scored by XGBoost; each row as a whole."""
+
+    exact = False
+    whole = "trees look at all fields of a row at once"
+
+    def __init__(self, trees: Trees) -> None:
+        self.trees = trees
+
+    def logits(self, ids: Ids) -> Logits:
+        return self.trees.logits(ids)
+
+    def split(self, context: Sequence[int]) -> None:
+        return None
+
+    def terms(self, ids: Ids) -> tuple[float, NDArray[Any], NDArray[Any]]:
+        raise NotImplementedError("trees have no exact terms")
+
+
+def tree_scorer(file: Path, layout: Layout, options: dict[str, Any], threads: int) -> TreeScorer:
+    """The trees of a bundle."""
+    from fieldwise.options import arguments
+    from fieldwise.trees import gbdt
+
+    trees = gbdt(layout, **arguments(gbdt, {**options, "threads": threads}))
+    trees.load(file)
+    return TreeScorer(trees)
+
+
+def load_onnxruntime() -> Any:
+    """ONNX Runtime, or one line that says how to get it."""
+    try:
+        import onnxruntime
+    except ImportError:
+        raise ConfigError("serving needs ONNX Runtime, which is not installed: pip install fieldwise[serve]") from None
+    return onnxruntime
+
+
+def _in_runs(score: Callable[[Ids], Logits], ids: Ids) -> Logits:
+    """Many rows in runs of bounded memory."""
+    if len(ids) <= RUN_ROWS:
+        return score(ids)
+    return np.concatenate([score(ids[first : first + RUN_ROWS]) for first in range(0, len(ids), RUN_ROWS)])

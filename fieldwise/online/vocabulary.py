@@ -1,0 +1,64 @@
+"""What a request may hold: the columns, their kinds, and known values of them, for pages that complete them."""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from dataclasses import dataclass
+from functools import cached_property
+
+from fieldwise.data.encoder import Encoder, FieldCode
+from fieldwise.data.history import ROW_ORDER
+
+EXAMPLES = 8
+# Behind every text that starts with a prefix.
+LAST = chr(0x10FFFF)
+
+
+@dataclass(frozen=True)
+class FieldFacts:
+    """A column of a request: its kind (categorical, numeric, set, or history and time for columns that are no fields),
+    how many values are known, and a few of them, the most frequent first; for a number some bounds of its buckets."""
+
+    name: str
+    kind: str
+    size: int
+    examples: tuple[str, ...]
+
+
+class Words:
+    """The known values of a field; they have ids in the order of their frequency."""
+
+    def __init__(self, code: FieldCode) -> None:
+        self.code = code
+
+    @cached_property
+    def _sorted(self) -> list[tuple[str, int, str]]:
+        return sorted((text.casefold(), id, text) for text, id in self.code.vocabulary.items())
+
+    def search(self, prefix: str, limit: int) -> list[str]:
+        """Values that start with a prefix, whatever its case, the most frequent first."""
+        if not prefix:
+            return [text for text, _ in zip(self.code.vocabulary, range(limit), strict=False)]
+        low = prefix.casefold()
+        first, last = (bisect_left(self._sorted, (key,)) for key in (low, low + LAST))
+        found = heapq.nsmallest(limit, self._sorted[first:last], key=lambda word: word[1])
+        return [text for _, _, text in found]
+
+
+def facts_of(encoder: Encoder) -> dict[str, FieldFacts]:
+    """The columns of an encoder's rows."""
+    found = {}
+    for code in encoder.codes:
+        examples = [text for text, _ in zip(code.vocabulary, range(EXAMPLES), strict=False)]
+        if code.field.ordered:
+            bounds = code.thresholds if len(code.thresholds) else code.anchors
+            step = max(1, -(-len(bounds) // EXAMPLES))
+            examples = [f"{bound:g}" for bound in bounds[::step]]
+        found[code.field.name] = FieldFacts(code.field.name, code.field.kind, code.size - 2, tuple(examples))
+    settings = encoder.schema.history
+    for name in settings.columns:
+        found.setdefault(name, FieldFacts(name, "history", 0, ()))
+    if settings.keys and settings.time not in ("", ROW_ORDER):
+        found.setdefault(settings.time, FieldFacts(settings.time, "time", 0, ()))
+    return found
