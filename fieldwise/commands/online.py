@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fieldwise import tables
-from fieldwise.commands.app import Json, app, listed
+from fieldwise.commands.app import Force, Json, app, listed
 from fieldwise.console import counting, out, print_json, say
 from fieldwise.errors import ConfigError
 from fieldwise.tables import Column
@@ -111,6 +111,43 @@ def report_of(
 
 def _print_table(head: str, columns: tuple[Column, ...], rows: list[dict[str, Any]]) -> None:
     tables.show(out, columns, tables.lines(rows, columns), head)
+
+
+@abtest.command("simulate")
+def simulate(
+    folder: Annotated[Path, typer.Option("--out", help="Where runs, event log, table and figure go.")] = Path("abtest"),
+    days: Annotated[int, typer.Option(help="Days of the test.")] = 14,
+    incumbent_days: Annotated[int, typer.Option(help="Days that the incumbent has learned before.")] = 90,
+    challenger_days: Annotated[int, typer.Option(help="Latest days that the challenger is trained on.")] = 40,
+    rows: Annotated[int, typer.Option(help="Rows a day to learn from.")] = 5000,
+    requests: Annotated[int, typer.Option(help="Requests a day of the test.")] = 2000,
+    candidates: Annotated[int, typer.Option(help="Candidates of a request.")] = 30,
+    top: Annotated[int, typer.Option(help="How many of them are shown.")] = 3,
+    rate: Annotated[float, typer.Option(help="Share of clicks where rows are shown at random.")] = 0.05,
+    seed: int = 0,
+    http: Annotated[bool, typer.Option("--http", help="Through a real server; without it in this process.")] = False,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Rehearse an A/B test in the simulated app store: FTRL, updated every day, against PIN.
+
+    Example: `fieldwise abtest simulate --days 14 --out abtest`
+    """
+    try:
+        from fieldwise.online.rehearsal import COLUMNS, Plan, rehearse
+    except ImportError as error:
+        raise ConfigError(f"the simulation needs {error.name}: pip install 'fieldwise[serve]'") from None
+    plan = Plan(days, incumbent_days, challenger_days, rows, requests, candidates, top, rate=rate, seed=seed)
+    with counting("rehearsing", json) as progress:
+        found = rehearse(plan, folder, http, force, progress)
+    if json:
+        print_json(found)
+        return
+    say("A simulation: clicks were drawn from a known truth. Improvements are over FTRL.")
+    _print_table("Day", COLUMNS, found["days"])
+    for verdict in found["verdicts"]:
+        say(verdict["text"])
+    say(f"figure: {folder / 'days.png'}  log: fieldwise abtest report {folder / 'events.sqlite'}")
 
 
 @abtest.command("rows")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,8 +55,14 @@ class Ranked:
 class Service:
     """Loaded arms that answer; `reload` swaps them between two requests."""
 
-    def __init__(self, paths: Sequence[Path], router: Router, log: EventLog | None = None) -> None:
-        self.router, self.log = router, log
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        router: Router,
+        log: EventLog | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.router, self.log, self.clock = router, log, clock
         self._reloading = threading.Lock()
         pairs = zip(router.arms, paths, strict=True)
         self.arms = tuple(self._load(name, path) for name, path in pairs)
@@ -140,6 +147,7 @@ class Service:
                         places=places,
                         probabilities=[probabilities[place] for place in places],
                         forced=forced is not None,
+                        time=self.clock(),
                     )
                 )
         return Prediction(request, [arms[number].name for number in chosen], probabilities)
@@ -172,6 +180,7 @@ class Service:
                     places=found.order,
                     probabilities=found.probabilities,
                     forced=bool(arm),
+                    time=self.clock(),
                 )
             )
         return found

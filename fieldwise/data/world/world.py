@@ -73,6 +73,11 @@ class World:
         """The parts of this world's logit."""
         return (*PARTS, TASTE) if self.returns else tuple(PARTS)
 
+    @property
+    def item_names(self) -> list[str]:
+        """The fields in which the candidates of a request differ; the others are its context."""
+        return [name for name in self.field_names if self.columns[self._line(name)[-1]].item]
+
     def _rng(self, *stream: int) -> np.random.Generator:
         _require(min(self.seed, *stream) >= 0, "seed must not be negative", min(self.seed, *stream))
         return np.random.default_rng([self.seed, *stream])
@@ -218,7 +223,7 @@ class World:
 
     def candidates(self, requests: int, per_request: int, day: int = 0, seed: int = 0) -> Log:
         """Rows to rank, without a label: those of one `request` share its context and differ in the item."""
-        items = [name for name in self.field_names if self.columns[self._line(name)[-1]].item]
+        items = self.item_names
         most = next(self.fields[name].slots for name in items if not self.columns[name].of)
         _require(requests >= 1, "requests must be at least 1", requests)
         _require(1 <= per_request <= most, f"per_request must lie within 1..{most}", per_request)
