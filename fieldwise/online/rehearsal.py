@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -146,6 +147,10 @@ class Incumbent:
         }
         train(load_config(base=settings), data, run)
         _point(self.folder / "arms" / INCUMBENT, run)
+        shutil.rmtree(data)
+        # The run before this one may still be in service; those before it are not.
+        for old in sorted(run.parent.glob(f"{INCUMBENT}-*"))[:-2]:
+            shutil.rmtree(old)
         self.latest = run
 
 

