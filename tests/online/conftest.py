@@ -11,7 +11,7 @@ from fieldwise.online.log import EventLog
 from fieldwise.online.router import Router
 from fieldwise.online.service import Service
 
-from .fakes import FakeEngine, write_bundle
+from .fakes import FakeEngine, fingerprint, write_bundle
 
 
 class Served:
@@ -37,6 +37,7 @@ class Served:
 def server(tmp_path, monkeypatch):
     """Makes a server of arms with these names; closed at the end."""
     monkeypatch.setattr(services, "Engine", FakeEngine)
+    monkeypatch.setattr(services, "fingerprint", fingerprint)
     made = []
 
     def make(*arms, limits=None, token="", with_log=True):
