@@ -117,7 +117,9 @@ def dnn(graph: Graph, part: Part, blocks: list[Block]) -> str:
 
 def _after(graph: Graph, part: Part, layer: Part, x: str) -> str:
     if layer["norm"]:
-        x = graph.op("LayerNormalization", x, layer.arrays["gain"], layer.arrays["shift"], axis=-1, epsilon=part["epsilon"])
+        x = graph.op(
+            "LayerNormalization", x, layer.arrays["gain"], layer.arrays["shift"], axis=-1, epsilon=part["epsilon"]
+        )
     return graph.op(layer["activation"], x) if layer["activation"] else x
 
 
