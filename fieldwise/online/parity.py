@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fieldwise import metrics
 from fieldwise.data import formats
@@ -21,7 +22,9 @@ def differences(source: Path, exported: Path, rows: Path) -> dict[str, Any]:
     """AUC and log loss of both on a raw file with the label column, and the largest difference of a probability."""
     predictor, engine = Predictor.load(source), Engine.load(exported)
     label, columns = predictor.schema.label, predictor.schema.columns
-    labels, before, after = [], [], []
+    labels: list[NDArray[Any]] = []
+    before: list[NDArray[Any]] = []
+    after: list[NDArray[Any]] = []
     known = formats.column_names(rows)
     if label not in known:
         raise DataError(f"comparing needs the label column '{label}', found: {', '.join(known)} ({rows})")

@@ -170,6 +170,9 @@ def test_an_unknown_name_is_refused_with_the_nearest(load: Any) -> None:
         engine.predict([[1]])
     with pytest.raises(DataError, match="label is 0 or 1, found 2"):
         engine.history_event({}, 2)
+    for row, time in (({}, float("inf")), ({"when": "inf"}, None)):
+        with pytest.raises(DataError, match="time must be a finite number, found inf"):
+            engine.history_event(row, 1, time)
 
 
 def test_what_is_known_of_fields(load: Any) -> None:
@@ -286,7 +289,7 @@ def test_serving_needs_no_torch(everything: Prepared, load: Any, tmp_path: Path)
 def test_a_bundle_that_was_not_exported_is_exported_once(everything: Prepared, monkeypatch: Any) -> None:
     path = everything.bundle("fm", out="fm-fresh")
     monkeypatch.setattr(exporting, "find_spec", lambda name: None)
-    with pytest.raises(BundleError, match="needs torch, which is not installed; run `fieldwise export .* --onnx"):
+    with pytest.raises(BundleError, match=r"needs torch, which is not installed; run `fieldwise export .* --onnx"):
         Engine.load(path)
     monkeypatch.undo()
     engine = Engine.load(path)

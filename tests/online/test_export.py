@@ -59,13 +59,15 @@ def test_an_exported_folder_only_serves(everything: Prepared, tmp_path: Path) ->
     export(everything.bundle("fm"), tmp_path / "out")
     with pytest.raises(BundleError, match="exported to serve from and has no weights for torch"):
         bundle.load(tmp_path / "out")
+    with pytest.raises(BundleError, match="exported already; export the run or bundle"):
+        export(tmp_path / "out", tmp_path / "again")
     with pytest.raises(FieldwiseError, match="already there"):
         export(everything.bundle("fm"), tmp_path / "out")
     export(everything.bundle("fm"), tmp_path / "out", force=True)
 
 
 def test_only_known_kinds_of_tables(everything: Prepared, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="unknown kind of tables 'int4'; .* available: fp16, fp32, int8"):
+    with pytest.raises(ConfigError, match=r"unknown kind of tables 'int4'; .* available: fp16, fp32, int8"):
         export(everything.bundle("fm"), tmp_path / "out", "int4")
     assert not (tmp_path / "out").exists()
 

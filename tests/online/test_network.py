@@ -159,5 +159,5 @@ def test_a_part_without_a_graph_says_where_to_add_it() -> None:
     class New(Interaction):
         width = 1
 
-    with pytest.raises(ConfigError, match="no ONNX form of New; add one to online/convert.py"):
+    with pytest.raises(ConfigError, match=r"no ONNX form of New; add one to online/convert.py"):
         convert.interaction(New())

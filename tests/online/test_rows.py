@@ -121,7 +121,7 @@ def test_events_change_what_is_told_as_a_replay_does(settings: HistorySettings, 
     coder, random = RowCoder(encoder), np.random.default_rng(0)
     assert coder.past is not None
     changed, time = 0, 250.0
-    for number, row in enumerate(log(60, seed=2)):
+    for row in log(60, seed=2):
         time += float(random.integers(3)) / 2
         asked = {**row, "when": time}
         # What the encoder itself tells, by a copy of the history that has run on.
