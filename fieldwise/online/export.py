@@ -29,6 +29,8 @@ def export(source: Path, out: Path, tables: str = "fp32", force: bool = False) -
     if tables not in quantize.KINDS:
         raise ConfigError(unknown("kind of tables", tables, quantize.KINDS))
     folder = bundle.checked(source)
+    if "serving" in bundle.read_json(folder / "bundle.json"):
+        raise BundleError(f"the folder is exported already; export the run or bundle that it came from ({folder})")
     with whole_folder(out, "bundle.json", force) as work:
         _export(folder, work, tables)
 

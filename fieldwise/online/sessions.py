@@ -57,28 +57,39 @@ class NetworkScorer:
         self._terms: Any = None
         self._splits: OrderedDict[tuple[int, ...], Any] = OrderedDict()
         self._asked: Counter[tuple[int, ...]] = Counter()
+        self._making: set[tuple[int, ...]] = set()
         self._lock = threading.Lock()
 
     def logits(self, ids: Ids) -> Logits:
         return _in_runs(lambda some: self._run(self._rows, {network.IDS: some})[0], ids)
 
     def split(self, context: Sequence[int]) -> Callable[[Ids, Ids], Logits] | None:
-        key = tuple(context)
-        if self.whole or not key:
+        session = None if self.whole or not context else self._behind(tuple(context))
+        if session is None:
             return None
-        with self._lock:
-            if key not in self._splits and not self._worth(key):
-                return None
-            if key not in self._splits:
-                model = network.graph_of(self.network, network.as_input, key)
-                self._splits[key] = self._session(model)
-                if len(self._splits) > MOST_SPLITS:
-                    self._splits.popitem(last=False)
-            self._splits.move_to_end(key)
-            session = self._splits[key]
         return lambda shared, rows: _in_runs(
             lambda some: self._run(session, {network.CONTEXT: shared, network.IDS: some})[0], rows
         )
+
+    def _behind(self, key: tuple[int, ...]) -> Any:
+        """The session of a set of context fields; whoever asks while it is being made does without."""
+        with self._lock:
+            if key in self._splits:
+                self._splits.move_to_end(key)
+                return self._splits[key]
+            if key in self._making or not self._worth(key):
+                return None
+            self._making.add(key)
+        try:
+            session = self._session(network.graph_of(self.network, network.as_input, key))
+        finally:
+            with self._lock:
+                self._making.discard(key)
+        with self._lock:
+            self._splits[key] = session
+            while len(self._splits) > MOST_SPLITS:
+                self._splits.popitem(last=False)
+        return session
 
     def _worth(self, key: tuple[int, ...]) -> bool:
         if len(self._asked) > MOST_ASKED:

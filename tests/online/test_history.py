@@ -130,7 +130,9 @@ def test_workers_follow_one_another(tmp_path):
     one, first = client_of(run, log)
     two, second = client_of(run, log)
     with one, two:
-        found = one.post("/rank", json={"context": {"user": "u1", "moment": 1500}, "candidates": [{"item": "i1"}]}).json()
+        found = one.post(
+            "/rank", json={"context": {"user": "u1", "moment": 1500}, "candidates": [{"item": "i1"}]}
+        ).json()
         assert two.post("/event", json={"request_id": found["request_id"]}).json() == {"new": True}
         first.catch_up()
         assert probes_of(first)[1] == probes_of(second)[1]
