@@ -75,6 +75,8 @@ def serve(settings: Settings, say: Any) -> None:
     router = settings.router
     with _listen(settings.host, settings.port) as listening:
         what = f"serving {', '.join(router.arms)} at {_shown(listening)}"
+        # Until the loop can reload, a SIGHUP must not end the process.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         if settings.workers == 1:
             worker = Worker(settings, None, 0)
             say(f"{what}  (docs: {_shown(listening)}/docs, stop: Ctrl-C)")
@@ -281,7 +283,6 @@ class _Parent:
 
 def main() -> None:
     """A worker's own process; told what to do by its parent."""
-    # Until the loop can reload, a SIGHUP must not end the process.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     told = json.loads(sys.stdin.read())
     given = told["settings"]
