@@ -253,6 +253,7 @@ class Engine:
             return occluded(names, lambda asked: self._without(ids, asked))
         parts = []
         for member in self.members:
+            assert isinstance(member.scorer, NetworkScorer)
             bias, fields, pairs = member.scorer.terms(ids[id(member.coder)])
             parts.append((member.weight, exact_terms(member.coder.names, bias + member.offset, fields, pairs)))
         return weighted(parts, self.shift)

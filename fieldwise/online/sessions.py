@@ -29,7 +29,7 @@ Logits = NDArray[np.float32]
 
 
 class Scorer(Protocol):
-    """What an engine knows of a model: logits, logits behind a context, and the terms that they are sums of."""
+    """What an engine knows of a model: logits, logits behind a context, and whether they are sums of terms."""
 
     exact: bool
     # Why a ranking looks at whole rows, or nothing where it does not.
@@ -39,9 +39,6 @@ class Scorer(Protocol):
 
     def split(self, context: Sequence[int]) -> Callable[[Ids, Ids], Logits] | None:
         """Ids (1, C'') of the context's fields and (n, C') of the others -> logits (n,); None where it has none."""
-
-    def terms(self, ids: Ids) -> tuple[float, NDArray[Any], NDArray[Any]]:
-        """The bias, and what each field (F,) and each pair (P,) of one row adds to it; only where that is exact."""
 
 
 class NetworkScorer:
@@ -98,6 +95,7 @@ class NetworkScorer:
         return self._asked[key] >= ASKED_BEFORE_SPLIT
 
     def terms(self, ids: Ids) -> tuple[float, NDArray[Any], NDArray[Any]]:
+        """The bias, and what each field (F,) and each pair (P,) of one row adds to it; only where that is exact."""
         with self._lock:
             if self._terms is None:
                 self._terms = self._session(network.terms_of(self.network, network.as_input))
@@ -136,9 +134,6 @@ class TreeScorer:
 
     def split(self, context: Sequence[int]) -> None:
         return None
-
-    def terms(self, ids: Ids) -> tuple[float, NDArray[Any], NDArray[Any]]:
-        raise NotImplementedError("trees have no exact terms")
 
 
 def tree_scorer(file: Path, layout: Layout, options: dict[str, Any], threads: int) -> TreeScorer:

@@ -15,6 +15,7 @@ import pytest
 from fieldwise import models
 from fieldwise.blend import blend
 from fieldwise.errors import BundleError, DataError
+from fieldwise.online import contributions
 from fieldwise.online import export as exporting
 from fieldwise.online.engine import Engine
 from fieldwise.online.sessions import MOST_SPLITS, NetworkScorer
@@ -143,6 +144,22 @@ def test_an_occluded_field_is_what_the_logit_loses(load: Any) -> None:
         assert terms[(name,)] == pytest.approx(found.logit - without[(name,)], abs=1e-5)
     mixed = found.logit - without[("tags",)] - without[("size",)] + without[("size", "tags")]
     assert terms[("size", "tags")] == pytest.approx(mixed, abs=1e-5)
+
+
+def test_of_many_fields_only_the_largest_have_pairs(monkeypatch: Any, load: Any) -> None:
+    monkeypatch.setattr(contributions, "MOST_OCCLUDED", 4)
+    found = load("gbdt").explain(ROWS[0])
+    largest = {each.fields[0] for each in found.fields[:4]}
+    assert len(found.pairs) == 6
+    assert {name for each in found.pairs for name in each.fields} == largest
+
+
+def test_a_bundle_that_cannot_be_written_to_is_exported_elsewhere(everything: Prepared, monkeypatch: Any) -> None:
+    path = everything.bundle("lr", out="lr-read-only")
+    monkeypatch.setattr(exporting.os, "access", lambda folder, mode: False)
+    monkeypatch.setattr(exporting, "_made_apart", exporting.write_network)
+    assert Engine.load(path).predict(ROWS).shape == (len(ROWS),)
+    assert not (path / exporting.FOLDER).exists()
 
 
 def test_the_words_of_a_row(load: Any) -> None:
