@@ -7,7 +7,7 @@ BIN := .venv/bin
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,gbdt,tune]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,gbdt,tune,serve]'
 	touch .venv/ready
 
 demo: .venv/ready

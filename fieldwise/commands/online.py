@@ -155,6 +155,7 @@ def rows_of(
     log: Annotated[str, typer.Argument(help="An SQLite file or a SQLAlchemy URL.")],
     file: Annotated[Path, typer.Option("-o", "--out", help="A .csv, .tsv or .parquet file.")],
     label: Annotated[str, typer.Option(help="The name of the label column.")] = "click",
+    time: Annotated[str, typer.Option(help="The history's time column, written as the moment it counted by.")] = "",
     json: Json = False,
 ) -> None:
     """Write the shown rows that have a response, with it, in the order in which histories counted them.
@@ -165,7 +166,7 @@ def rows_of(
     from fieldwise.online.replay import tables_of
 
     with counting("writing", json) as progress:
-        count = formats.write(file, tables_of(log, label), progress)
+        count = formats.write(file, tables_of(log, label, time), progress)
     if json:
         print_json({"file": str(file), "rows": count})
     else:

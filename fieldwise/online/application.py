@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -22,6 +23,7 @@ from starlette.exceptions import HTTPException
 import fieldwise
 from fieldwise.errors import BundleError, ConfigError, DataError, FieldwiseError
 from fieldwise.online import messages
+from fieldwise.online.abtest import report
 from fieldwise.online.gate import FullError, Gate, LateError
 from fieldwise.online.guard import Guard
 from fieldwise.online.log import BusyError, Event, UnknownRequestError
@@ -29,6 +31,8 @@ from fieldwise.online.meters import Meters
 from fieldwise.online.service import Service
 
 JSON = "application/json"
+# How old the report of an A/B test may be, so that many viewers cost no more than one.
+REPORT_SECONDS = 3.0
 STATIC = Path(__file__).parent / "static"
 
 
@@ -65,6 +69,8 @@ class Application:
             lifespan=self._life,
             responses=messages.REFUSALS,
         )
+        self._report: tuple[float, dict[str, Any]] = (0.0, {})
+        self._reporting = asyncio.Lock()
         self._bodies: list[tuple[type[BaseModel], dict[str, Any]]] = []
         self._routes()
         self._describe()
@@ -109,7 +115,7 @@ class Application:
                 openapi_extra={"requestBody": {"required": True, "content": {JSON: body}}},
             )
         self.api.add_api_route("/reload", self.reload, methods=["POST"], response_model=messages.ReloadAnswer)
-        for asked in (self.model, self.values, self.health, self.ready, self.metrics):
+        for asked in (self.model, self.values, self.abtest, self.health, self.ready, self.metrics):
             self.api.add_api_route(f"/{asked.__name__}", asked, methods=["GET"], response_model=None)
 
     def _describe(self) -> None:
@@ -142,7 +148,12 @@ class Application:
     async def event(self, asked: messages.EventRequest) -> Response:
         """A response to a row that was shown. Once this answers, the event is on the disk."""
         event = Event(asked.request_id, asked.candidate, asked.label, asked.event_id, asked.more)
-        new = await asyncio.wrap_future(self.service.respond(event))
+        try:
+            async with asyncio.timeout(self.limits.timeout):
+                # Shielded: who gives up waiting does not take back what is being written.
+                new = await asyncio.shield(asyncio.wrap_future(self.service.respond(event)))
+        except TimeoutError:
+            raise BusyError(f"not on the disk within {self.limits.timeout:g} seconds; send it again") from None
         if self.service.has_history:
             await asyncio.to_thread(self.service.catch_up)
         self.meters.events.labels(str(asked.label), str(new).lower()).inc()
@@ -189,6 +200,22 @@ class Application:
         engine = self.service.arms[number].engine
         found = await self.gate.run(engine.search, field, prefix, max(1, min(limit, 100)))
         return answer({"values": found})
+
+    async def abtest(self) -> Response:
+        """The report of the A/B test so far, at most a few seconds old."""
+        async with self._reporting:
+            if time.monotonic() > self._report[0]:
+                found = await asyncio.to_thread(self._fresh_report)
+                self._report = (time.monotonic() + REPORT_SECONDS, found)
+        return answer(self._report[1])
+
+    def _fresh_report(self) -> dict[str, Any]:
+        if self.service.log is None:
+            raise FieldwiseError("this server keeps no event log; start it without --log none")
+        try:
+            return report(self.service.log.address)
+        except DataError as error:
+            return {"arms": [], "days": [], "comparisons": [], "sample_ratio": None, "warnings": [str(error)]}
 
     async def health(self) -> Response:
         """The process lives."""

@@ -15,6 +15,7 @@ from fieldwise.data.schema import FIRST, MISSING, OTHER, PAD
 from fieldwise.data.texts import hash_of
 from fieldwise.errors import DataError
 
+LARGEST_EXACT = 2**53
 # The values of a column -> its id columns, each as long as the values.
 Coder = Callable[[Sequence[Any]], list[list[int]]]
 
@@ -68,7 +69,12 @@ def _number(code: FieldCode) -> Coder:
 
     def one(value: Any) -> int:
         """The id, or the fine id (buckets.fine_ids) of an interpolated number."""
-        number = value if value.__class__ is float else as_number(plain_text(value, name))
+        number: float | None
+        # Whole numbers up to LARGEST_EXACT are the same by way of their text.
+        if value.__class__ is float or (value.__class__ is int and -LARGEST_EXACT < value < LARGEST_EXACT):
+            number = value
+        else:
+            number = as_number(plain_text(value, name))
         if number is None:
             return OTHER * (steps or 1)
         if number != number:

@@ -3,7 +3,8 @@
 Where the logit is a sum of terms of fields and pairs (LR, Poly-2 and the FM family), these are the terms. Elsewhere
 (a DNN, trees) a field's contribution is what the logit loses when the field is made missing, and that of two fields is
 the mixed second difference f(x) - f(x without i) - f(x without j) + f(x without both): what they do together beyond
-each by itself. Such contributions need not add up to the logit.
+each by itself. Such contributions need not add up to the logit. Of very many fields, only pairs of those that matter
+most by themselves are looked at.
 """
 
 from __future__ import annotations
@@ -55,19 +56,21 @@ def weighted(parts: Sequence[tuple[float, Terms]], shift: float) -> Terms:
     return Terms(shift + sum(weight * terms.bias for weight, terms in parts), fields, pairs)
 
 
-# Without some fields, rows of which those fields are missing: the numbers of fields to leave out -> logits (n,).
+# 780 pairs, and as many rows to score.
+MOST_OCCLUDED = 40
+# The fields to leave out of a row, once for each tuple of names -> logits (n,).
 Without = Callable[[list[tuple[str, ...]]], Floats]
 
 
 def occluded(names: Sequence[str], without: Without) -> Terms:
-    """Terms by leaving fields out; the bias is the logit of a row that is missing altogether."""
-    pairs = list(itertools.combinations(names, 2))
-    found = without([(), tuple(names), *((name,) for name in names), *pairs])
-    whole, nothing, rest = found[0], found[1], found[2:]
-    alone = dict(zip(names, rest[: len(names)], strict=True))
-    both = dict(zip(pairs, rest[len(names) :], strict=True))
-    mixed = {pair: float(whole - alone[pair[0]] - alone[pair[1]] + both[pair]) for pair in pairs}
-    return Terms(float(nothing), {name: float(whole - logit) for name, logit in alone.items()}, mixed)
+    """Terms by leaving fields out, pairs among the fields that matter most; the bias is the logit without any field."""
+    whole, nothing, *rest = without([(), tuple(names), *((name,) for name in names)]).tolist()
+    alone = dict(zip(names, rest, strict=True))
+    most = set(sorted(names, key=lambda name: -abs(whole - alone[name]))[:MOST_OCCLUDED])
+    pairs = list(itertools.combinations([name for name in names if name in most], 2))
+    both = zip(pairs, without(list(pairs)).tolist() if pairs else (), strict=True)
+    mixed = {pair: whole - alone[pair[0]] - alone[pair[1]] + logit for pair, logit in both}
+    return Terms(nothing, {name: whole - logit for name, logit in alone.items()}, mixed)
 
 
 def left_out(

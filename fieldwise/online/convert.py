@@ -147,7 +147,8 @@ ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "Relu", nn.ELU: "Elu", nn.SE
 
 def _fold(norm: nn.BatchNorm1d, arrays: dict[str, NDArray[Any]]) -> None:
     """Batch norm with its running statistics is an affine map: it goes into the layer before it."""
-    assert norm.running_mean is not None and norm.running_var is not None
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
     mean, variance, gain, shift = (
         _array(value).astype(np.float64) for value in (norm.running_mean, norm.running_var, norm.weight, norm.bias)
     )

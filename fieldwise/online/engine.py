@@ -213,8 +213,8 @@ class Engine:
             logit=float(logit[0]),
             bias=terms.bias,
             values=values,
-            fields=_largest_first({(name,): term for name, term in terms.fields.items()}),
-            pairs=_largest_first(terms.pairs),
+            fields=_largest_first(((name,), term) for name, term in terms.fields.items()),
+            pairs=_largest_first(terms.pairs.items()),
             exact=self._exact,
             method=EXACT if self._exact else OCCLUSION,
         )
@@ -253,6 +253,7 @@ class Engine:
             return occluded(names, lambda asked: self._without(ids, asked))
         parts = []
         for member in self.members:
+            assert isinstance(member.scorer, NetworkScorer)
             bias, fields, pairs = member.scorer.terms(ids[id(member.coder)])
             parts.append((member.weight, exact_terms(member.coder.names, bias + member.offset, fields, pairs)))
         return weighted(parts, self.shift)
@@ -287,6 +288,6 @@ def _at(where: str) -> str:
     return f" ({where})" if where else ""
 
 
-def _largest_first(terms: Mapping[tuple[str, ...], float]) -> tuple[Contribution, ...]:
-    ordered = sorted(terms.items(), key=lambda item: -abs(item[1]))
+def _largest_first(terms: Iterable[tuple[tuple[str, ...], float]]) -> tuple[Contribution, ...]:
+    ordered = sorted(terms, key=lambda item: -abs(item[1]))
     return tuple(Contribution(fields, term) for fields, term in ordered)

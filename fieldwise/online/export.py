@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -29,6 +31,8 @@ def export(source: Path, out: Path, tables: str = "fp32", force: bool = False) -
     if tables not in quantize.KINDS:
         raise ConfigError(unknown("kind of tables", tables, quantize.KINDS))
     folder = bundle.checked(source)
+    if "serving" in bundle.read_json(folder / "bundle.json"):
+        raise BundleError(f"the folder is exported already; export the run or bundle that it came from ({folder})")
     with whole_folder(out, "bundle.json", force) as work:
         _export(folder, work, tables)
 
@@ -58,11 +62,7 @@ def member_count(folder: Path) -> int:
 
 def write_network(folder: Path, out: Path, tables: str = "fp32") -> None:
     """The network of a bundle: its parts, and model.onnx, which reads its tables from the parts' file."""
-    if find_spec("torch") is None:
-        raise BundleError(
-            f"the bundle has no ONNX network, and making one needs torch, which is not installed; "
-            f"run `fieldwise export {folder} --onnx --out DIR` where it is ({folder})"
-        )
+    needs_torch(folder)
     from fieldwise.nn.model import Model
     from fieldwise.online import convert
 
@@ -82,6 +82,15 @@ def write_network(folder: Path, out: Path, tables: str = "fp32") -> None:
         bundle.write_json(work / FACTS, {"format": FORMAT, "tables": tables, "source": source, "files": files})
 
 
+def needs_torch(folder: Path) -> None:
+    """One line where a network cannot be made here."""
+    if find_spec("torch") is None:
+        way_out = f"run `fieldwise export {folder} --onnx --out DIR` where it is"
+        raise BundleError(
+            f"the bundle has no ONNX network, and making one needs torch, which is not installed; {way_out} ({folder})"
+        )
+
+
 def network_folder(folder: Path) -> Path:
     """The network of a bundle folder, checked; made in it on first use, or beside the system's temporary files where
     the bundle cannot be written to."""
@@ -92,21 +101,17 @@ def network_folder(folder: Path) -> Path:
         return found
     if source is None:
         raise BundleError(f"the exported network is missing or damaged; export it again ({found})")
-    try:
-        _made_apart(folder, found)
-        return found
-    except PermissionError:
-        apart = Path(tempfile.mkdtemp(prefix="fieldwise-")) / FOLDER
-        _made_apart(folder, apart)
-        return apart
+    if not os.access(folder, os.W_OK):
+        apart = Path(tempfile.mkdtemp(prefix="fieldwise-"))
+        atexit.register(shutil.rmtree, apart, ignore_errors=True)
+        found = apart / FOLDER
+    _made_apart(folder, found)
+    return found
 
 
 def _made_apart(folder: Path, out: Path) -> None:
     """In a process of its own, so that torch's memory is given back."""
-    if find_spec("torch") is None:
-        write_network(folder, out)
-    out.parent.joinpath(f".{out.name}.probe").touch()
-    out.parent.joinpath(f".{out.name}.probe").unlink()
+    needs_torch(folder)
     code = "import sys; from pathlib import Path; from fieldwise.online.export import write_network; "
     code += "write_network(Path(sys.argv[1]), Path(sys.argv[2]))"
     done = subprocess.run([sys.executable, "-c", code, folder, out], capture_output=True, text=True, check=False)

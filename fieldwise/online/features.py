@@ -1,7 +1,7 @@
 """Features of two sides, and what reads them: a sum, a norm, a DNN.
 
-A block of features is of the context, one row for all, or of the rows. The first layer of a DNN is a sum over blocks, so
-that what it makes of the context's is computed once.
+A block of features is of the context, one row for all, or of the rows. The first layer of a DNN is a sum over blocks,
+so that what it makes of the context's is computed once.
 """
 
 from __future__ import annotations
@@ -117,18 +117,22 @@ def dnn(graph: Graph, part: Part, blocks: list[Block]) -> str:
 
 def _after(graph: Graph, part: Part, layer: Part, x: str) -> str:
     if layer["norm"]:
-        x = graph.op("LayerNormalization", x, layer.arrays["gain"], layer.arrays["shift"], axis=-1, epsilon=part["epsilon"])
+        x = graph.op(
+            "LayerNormalization", x, layer.arrays["gain"], layer.arrays["shift"], axis=-1, epsilon=part["epsilon"]
+        )
     return graph.op(layer["activation"], x) if layer["activation"] else x
 
 
 def _first_layer(graph: Graph, layer: Part, blocks: list[Block]) -> str:
     """Each block by its own rows of the weights: what the context's give is one row."""
     weight, bias = layer.arrays["weight"], layer.arrays["bias"].astype(np.float64)
-    found, rows = [], []
+    found: list[str] = []
+    rows: list[str] = []
     for block in blocks:
         own = weight[block.columns]
         if block.scale:
-            assert block.gain is not None and block.shift is not None
+            assert block.gain is not None
+            assert block.shift is not None
             bias = bias + block.shift.astype(np.float64) @ own
             own = own * block.gain[:, None]
             rows.append(graph.op("Mul", graph.op("MatMul", block.value, own), block.scale))

@@ -9,54 +9,66 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from typing import Any, Protocol
+from typing import Any
 
+from fieldwise.data.history import ROW_ORDER
+from fieldwise.online.engine import Engine
 from fieldwise.online.log import EventLog, Outcome
+from fieldwise.online.past import moment
 
 # Impressions may be written a little later than they were shown.
 SLACK = 60.0
 
 
-class Counting(Protocol):
-    """What follows the log of an engine."""
-
-    @property
-    def columns(self) -> tuple[str, ...]: ...
-
-    @property
-    def has_history(self) -> bool: ...
-
-    def history_event(self, row: Any, label: int, time: float | None = None) -> None: ...
-
-
 class Follower:
-    """An engine's place in the log."""
+    """An engine's place in the log.
 
-    def __init__(self, engine: Counting, model: str, log: EventLog) -> None:
+    A bundle whose history has a time column counts the responses to rows that are later than its training rows. One
+    without counts what came after it was first served with this log, and takes what came before for trained on.
+    """
+
+    def __init__(self, engine: Engine, model: str, log: EventLog) -> None:
         self.engine, self.log = engine, log
-        self.seq = log.start_of(model)
+        self.clock = clock_of(engine)
+        self._start = log.start_of(model)
+        self.seq = 0 if self.clock else self._start
         self._columns = frozenset(engine.columns)
         self._lock = threading.Lock()
 
     def catch_up(self) -> int:
-        """Counts all that the log has gained; returns how many responses that were."""
-        counted = 0
+        """Reads all that the log has gained; returns how many responses that were."""
+        read = 0
         with self._lock:
             while found := self.log.outcomes(self.seq):
                 for outcome in found:
                     self._count(outcome)
                     self.seq = outcome.seq
-                counted += len(found)
-        return counted
+                read += len(found)
+        return read
 
     def _count(self, outcome: Outcome) -> None:
         row = {name: value for name, value in outcome.row.items() if name in self._columns}
         try:
-            self.engine.history_event(row, outcome.label)
+            if self._is_new(outcome.seq, row):
+                self.engine.history_event(row, outcome.label)
         except Exception as error:
             # It will fail in every process and at every start; the log must not stop for it.
             reason = (str(error) or type(error).__name__).splitlines()[0]
             print(f"event {outcome.seq} is in no history: {reason}", file=sys.stderr, flush=True)
+
+    def _is_new(self, seq: int, row: dict[str, Any]) -> bool:
+        """Whether a response is none of those that the bundle was trained on."""
+        found = moment(row.get(self.clock[0]), self.clock[0]) if self.clock else None
+        return seq > self._start if self.clock is None or found is None else found > self.clock[1]
+
+
+def clock_of(engine: Engine) -> tuple[str, float] | None:
+    """The time column of an engine's histories, and the moment that they had come to when they were saved."""
+    pasts = [coder.past for coder in engine.coders if coder.past]
+    names = {past.settings.time for past in pasts}
+    if len(names) != 1 or names & {"", ROW_ORDER}:
+        return None
+    return names.pop(), max(past.history.end for past in pasts)
 
 
 class Closer:

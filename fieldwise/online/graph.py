@@ -82,9 +82,7 @@ class Graph:
         """The finished model."""
         graph = self.onnx.helper.make_graph(self.nodes, "fieldwise", self.inputs, self.outputs, self.constants)
         opset = [self.onnx.helper.make_opsetid("", OPSET)]
-        return self.onnx.helper.make_model(
-            graph, opset_imports=opset, ir_version=IR_VERSION, producer_name="fieldwise"
-        )
+        return self.onnx.helper.make_model(graph, opset_imports=opset, ir_version=IR_VERSION, producer_name="fieldwise")
 
     def _named(self, name: str, kind: Any, shape: tuple[int | str, ...]) -> Any:
         return self.onnx.helper.make_tensor_value_info(name, self._type(np.dtype(kind)), shape)

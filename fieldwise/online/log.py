@@ -126,10 +126,11 @@ class EventLog:
     def check_room(self) -> None:
         """Refuses what could not be logged soon."""
         if self._waiting.qsize() + len(self._held) >= MOST_WAITING:
-            raise BusyError(f"the event log is behind: {MOST_WAITING} impressions wait to be written")
+            raise BusyError(f"the event log is behind: {MOST_WAITING:,} entries wait to be written")
 
     def respond(self, event: Event) -> Future[bool]:
         """Logs a response; the future is done once it is on the disk, and says whether it was new."""
+        self.check_room()
         done: Future[bool] = Future()
         self._waiting.put((event, done))
         return done

@@ -177,7 +177,9 @@ def mixed(graph: Graph, value: str) -> str:
     """As `mixed` of nn/crosses.py: int64 wraps, and only unsigned numbers are shifted."""
     value = graph.op("Add", value, np.array(GOLDEN - 2**64))
     for places, factor in ((30, FIRST_MIX), (27, SECOND_MIX), (31, 0)):
-        moved = graph.op("BitShift", graph.op("Cast", value, to=13), np.array(places, dtype=np.uint64), direction="RIGHT")
+        moved = graph.op(
+            "BitShift", graph.op("Cast", value, to=13), np.array(places, dtype=np.uint64), direction="RIGHT"
+        )
         value = graph.op("BitwiseXor", value, graph.op("Cast", moved, to=7))
         value = graph.op("Mul", value, np.array(factor - 2**64)) if factor else value
     return graph.op("BitwiseAnd", value, np.array(2**63 - 1))

@@ -59,7 +59,7 @@ def graph_of(network: Part, declare: Declare, context: Sequence[int] = ()) -> An
 
 
 def terms_of(network: Part, declare: Declare) -> Any:
-    """ids (B, C) -> `linear` (B, F), each field's weight, and `pairs` (B, P), each pair's term; both where there are."""
+    """ids (B, C) -> `linear` (B, F), each field's weight, and `pairs` (B, P), each pair's term, where there are any."""
     build = Build(network, declare)
     graph, fields = build.graph, build.layout.fields
     if build.linear is not None:

@@ -1,4 +1,4 @@
-"""A trained network as plain parts: kinds, settings and numpy arrays, from which ONNX graphs are built without torch."""
+"""A trained network as plain parts: kinds, settings and numpy arrays, of which ONNX graphs are built without torch."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 from fieldwise.errors import BundleError
 
 FILES = ("parts.json", "parts.safetensors")
+# The types of numbers that parts have, by the names that safetensors gives them.
+KINDS = {"F32": np.float32, "F16": np.float16, "I8": np.int8, "I64": np.int64}
 
 
 @dataclass(frozen=True)
@@ -42,23 +44,43 @@ def save(part: Part, folder: Path) -> None:
     (folder / FILES[0]).write_text(json.dumps(_described(part), indent=1), encoding="utf-8")
     arrays = {path + name: array for path, each in part.walk() for name, array in each.arrays.items()}
     save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, folder / FILES[1])
+    # safetensors makes files for their owner alone; who may read the one may read the other.
+    (folder / FILES[1]).chmod((folder / FILES[0]).stat().st_mode)
 
 
 def load(folder: Path) -> Part:
     """Reads what `save` wrote."""
     try:
         described = json.loads((folder / FILES[0]).read_text(encoding="utf-8"))
-        return _part(described, "", load_file(folder / FILES[1]))
+        return _part(described, "", _mapped(folder))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BundleError(f"the exported network is damaged: {str(error).splitlines()[0]} ({folder})") from None
 
 
 def places(folder: Path) -> dict[str, int]:
     """Where in parts.safetensors the numbers of each array begin, in bytes."""
+    return {name: place for name, (place, _) in _head(folder).items()}
+
+
+def _head(folder: Path) -> dict[str, tuple[int, dict[str, Any]]]:
+    """The place of each array's numbers, and its facts."""
     with (folder / FILES[1]).open("rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
         head = json.loads(file.read(length))
-    return {name: 8 + length + facts["data_offsets"][0] for name, facts in head.items() if name != "__metadata__"}
+    head.pop("__metadata__", None)
+    return {name: (8 + length + facts["data_offsets"][0], facts) for name, facts in head.items()}
+
+
+def _mapped(folder: Path) -> dict[str, NDArray[Any]]:
+    """All arrays as they lie in the file: processes that serve the same folder share its memory."""
+    whole = np.memmap(folder / FILES[1], mode="r")
+    found = {}
+    for name, (place, facts) in _head(folder).items():
+        kind = np.dtype(KINDS[facts["dtype"]])
+        count = int(np.prod(facts["shape"]))
+        bytes_of = np.asarray(whole[place : place + count * kind.itemsize])
+        found[name] = bytes_of.view(kind).reshape(facts["shape"])
+    return found
 
 
 def _described(part: Part) -> dict[str, Any]:

@@ -66,6 +66,8 @@ class Past:
             self.history.counts.add(keys, np.array([label]))
             return
         when = float(self.times(column, 1)[0]) if time is None else time
+        if not math.isfinite(when):
+            raise DataError(f"an event's time must be a finite number, found {when}")
         self.history.replay(keys, np.array([label]), np.array([max(when, self.history.end)]))
 
     def _counted(self, keys: Keys, times: Floats) -> Floats:

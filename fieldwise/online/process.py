@@ -7,6 +7,7 @@ SIGTERM lets each end what is under way. A worker that dies is replaced.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import shutil
@@ -17,7 +18,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,6 +75,8 @@ def serve(settings: Settings, say: Any) -> None:
     router = settings.router
     with _listen(settings.host, settings.port) as listening:
         what = f"serving {', '.join(router.arms)} at {_shown(listening)}"
+        # Until the loop can reload, a SIGHUP must not end the process.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         if settings.workers == 1:
             worker = Worker(settings, None, 0)
             say(f"{what}  (docs: {_shown(listening)}/docs, stop: Ctrl-C)")
@@ -107,7 +111,8 @@ class Worker:
         self.settings, self.room, self.number = settings, room, number
         log = None if settings.log == NO_LOG else EventLog(settings.log)
         try:
-            self.service = Service([Path(source) for source in settings.sources], settings.router, log)
+            with self._alone():
+                self.service = Service([Path(source) for source in settings.sources], settings.router, log)
         except BaseException:
             if log:
                 log.close()
@@ -147,10 +152,21 @@ class Worker:
 
     def _reload_on_signal(self) -> None:
         try:
-            self.application.reload_here()
+            with self._alone():
+                self.application.reload_here()
         except Exception as error:
             print(f"not reloaded, the old bundles stay: {error}", file=sys.stderr, flush=True)
         self._note()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One worker after the other: the first may have to export the bundle, and memory is spared."""
+        if self.room is None:
+            yield
+            return
+        with (self.room / "loading.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def _note(self) -> None:
         """Leaves a note of what this worker serves, for those who wait for a reload."""
@@ -267,7 +283,6 @@ class _Parent:
 
 def main() -> None:
     """A worker's own process; told what to do by its parent."""
-    # Until the loop can reload, a SIGHUP must not end the process.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     told = json.loads(sys.stdin.read())
     given = told["settings"]

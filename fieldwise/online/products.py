@@ -40,7 +40,9 @@ def _flatten(part: Part, sides: Sides) -> list[Block]:
 def _concat(part: Part, sides: Sides) -> list[Block]:
     starts = np.cumsum([0, *part["widths"]])
     return [
-        block.moved(int(start)) for each, start in zip(part.parts, starts, strict=False) for block in features(each, sides)
+        block.moved(int(start))
+        for each, start in zip(part.parts, starts, strict=False)
+        for block in features(each, sides)
     ]
 
 
@@ -157,7 +159,10 @@ def attention_terms(part: Part, sides: Sides) -> tuple[list[str], list[str]]:
         p, q = (graph.take(side.vectors, places, 1) for places in (pairs.first, pairs.second))
         products.append(graph.op("Mul", p, q))
     if sides.context is not None:
-        rows, context = graph.op("Unsqueeze", sides.rows.vectors, [2]), graph.op("Unsqueeze", sides.context.vectors, [1])
+        rows, context = (
+            graph.op("Unsqueeze", sides.rows.vectors, [2]),
+            graph.op("Unsqueeze", sides.context.vectors, [1]),
+        )
         size = len(sides.rows.fields) * len(sides.context.fields)
         products.append(graph.reshape(graph.op("Mul", rows, context), [0, size, len(arrays["projection"])]))
     terms = [graph.op("Squeeze", graph.op("MatMul", each, arrays["projection"][:, None]), [2]) for each in products]

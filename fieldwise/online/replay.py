@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import sqlalchemy as sql
 
 from fieldwise.data.formats import text_of
-from fieldwise.errors import ConfigError, DataError
+from fieldwise.errors import ConfigError, DataError, unknown
 from fieldwise.online import tables
 from fieldwise.online.log import Outcome, read_outcomes
+from fieldwise.online.past import moment
 
 STEP = 5000
 # When the response came, in seconds since 1970.
@@ -19,8 +22,12 @@ MOMENT = "logged_at"
 SEPARATOR = "|"
 
 
-def tables_of(log: str, label: str) -> Iterator[pa.Table]:
-    """Chunks of counted rows as texts: the label, the moment, and every field that any of them has."""
+def tables_of(log: str, label: str, time: str = "") -> Iterator[pa.Table]:
+    """Chunks of counted rows as texts: the label, the moment, and every field that any of them has.
+
+    `time` names the time column of a history. It is written as the number that the history counted by: a row that was
+    told late has the moment of the one before it.
+    """
     engine = tables.connect(log, writing=False)
     try:
         names = dict.fromkeys(name for chunk in _chunks(engine) for outcome in chunk for name in outcome.row)
@@ -31,15 +38,30 @@ def tables_of(log: str, label: str) -> Iterator[pa.Table]:
                 )
         if not names:
             raise DataError("the log has no responses yet; POST /event logs them")
+        if time and time not in names:
+            raise ConfigError(unknown("column", time, names))
+        now = -math.inf
         for chunk in _chunks(engine):
             columns: dict[str, Any] = {
                 label: pa.array([outcome.label for outcome in chunk], pa.int8()),
                 MOMENT: pa.array([outcome.time for outcome in chunk], pa.float64()),
             }
             texts = {name: pa.array([_text(row.row.get(name)) for row in chunk], pa.string()) for name in names}
+            if time:
+                told = [_moment(outcome, time) for outcome in chunk]
+                moments = np.maximum.accumulate(np.maximum(told, now))
+                now = moments[-1]
+                texts[time] = pa.array([repr(float(number)) for number in moments], pa.string())
             yield pa.table(columns | texts)
     finally:
         engine.dispose()
+
+
+def _moment(outcome: Outcome, time: str) -> float:
+    found = moment(outcome.row.get(time), time)
+    if found is None:
+        raise DataError(f"every row must have the time '{time}', found none (request {outcome.request_id})")
+    return found
 
 
 def _chunks(engine: sql.Engine) -> Iterator[list[Outcome]]:

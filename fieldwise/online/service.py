@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
 import uuid
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fieldwise import bundle
 from fieldwise.errors import BundleError, ConfigError, DataError, FieldwiseError, unknown
 from fieldwise.online.engine import Engine, Explanation
 from fieldwise.online.follow import Follower
@@ -72,8 +72,8 @@ class Service:
         self.columns = self._known_columns()
 
     def _load(self, name: str, path: Path) -> Arm:
-        model = fingerprint(path)
         engine = Engine.load(path)
+        model = engine.version
         if fingerprint(path) != model:
             raise BundleError(f"the bundle was replaced while it was read; load it again ({path})")
         follower = Follower(engine, model, self.log) if self.log and engine.has_history else None
@@ -221,12 +221,5 @@ def _known(rows: Sequence[Row], arm: Arm, columns: frozenset[str]) -> Sequence[R
 
 
 def fingerprint(path: Path) -> str:
-    """What tells one bundle from another: its small files, among them the digests of the large ones."""
-    folder = path / "bundle" if (path / "bundle").is_dir() else path
-    try:
-        files = sorted(file for file in folder.iterdir() if file.suffix in (".json", ".toml"))
-        held = [file.name.encode() + b"\0" + file.read_bytes() for file in files]
-    except OSError as error:
-        reason = error.strerror
-        raise BundleError(f"cannot read the bundle: {reason}; give a run or a bundle folder ({path})") from None
-    return hashlib.sha256(b"\0".join(held)).hexdigest()[:16]
+    """What tells one bundle from another; every file of it is checked."""
+    return bundle.digest_of(bundle.checked(path) / "bundle.json")[:12]

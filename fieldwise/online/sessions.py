@@ -29,7 +29,7 @@ Logits = NDArray[np.float32]
 
 
 class Scorer(Protocol):
-    """What an engine knows of a model: logits, logits behind a context, and the terms that they are sums of."""
+    """What an engine knows of a model: logits, logits behind a context, and whether they are sums of terms."""
 
     exact: bool
     # Why a ranking looks at whole rows, or nothing where it does not.
@@ -39,9 +39,6 @@ class Scorer(Protocol):
 
     def split(self, context: Sequence[int]) -> Callable[[Ids, Ids], Logits] | None:
         """Ids (1, C'') of the context's fields and (n, C') of the others -> logits (n,); None where it has none."""
-
-    def terms(self, ids: Ids) -> tuple[float, NDArray[Any], NDArray[Any]]:
-        """The bias, and what each field (F,) and each pair (P,) of one row adds to it; only where that is exact."""
 
 
 class NetworkScorer:
@@ -57,28 +54,39 @@ class NetworkScorer:
         self._terms: Any = None
         self._splits: OrderedDict[tuple[int, ...], Any] = OrderedDict()
         self._asked: Counter[tuple[int, ...]] = Counter()
+        self._making: set[tuple[int, ...]] = set()
         self._lock = threading.Lock()
 
     def logits(self, ids: Ids) -> Logits:
         return _in_runs(lambda some: self._run(self._rows, {network.IDS: some})[0], ids)
 
     def split(self, context: Sequence[int]) -> Callable[[Ids, Ids], Logits] | None:
-        key = tuple(context)
-        if self.whole or not key:
+        session = None if self.whole or not context else self._behind(tuple(context))
+        if session is None:
             return None
-        with self._lock:
-            if key not in self._splits and not self._worth(key):
-                return None
-            if key not in self._splits:
-                model = network.graph_of(self.network, network.as_input, key)
-                self._splits[key] = self._session(model)
-                if len(self._splits) > MOST_SPLITS:
-                    self._splits.popitem(last=False)
-            self._splits.move_to_end(key)
-            session = self._splits[key]
         return lambda shared, rows: _in_runs(
             lambda some: self._run(session, {network.CONTEXT: shared, network.IDS: some})[0], rows
         )
+
+    def _behind(self, key: tuple[int, ...]) -> Any:
+        """The session of a set of context fields; whoever asks while it is being made does without."""
+        with self._lock:
+            if key in self._splits:
+                self._splits.move_to_end(key)
+                return self._splits[key]
+            if key in self._making or not self._worth(key):
+                return None
+            self._making.add(key)
+        try:
+            session = self._session(network.graph_of(self.network, network.as_input, key))
+        finally:
+            with self._lock:
+                self._making.discard(key)
+        with self._lock:
+            self._splits[key] = session
+            while len(self._splits) > MOST_SPLITS:
+                self._splits.popitem(last=False)
+        return session
 
     def _worth(self, key: tuple[int, ...]) -> bool:
         if len(self._asked) > MOST_ASKED:
@@ -87,6 +95,7 @@ class NetworkScorer:
         return self._asked[key] >= ASKED_BEFORE_SPLIT
 
     def terms(self, ids: Ids) -> tuple[float, NDArray[Any], NDArray[Any]]:
+        """The bias, and what each field (F,) and each pair (P,) of one row adds to it; only where that is exact."""
         with self._lock:
             if self._terms is None:
                 self._terms = self._session(network.terms_of(self.network, network.as_input))
@@ -125,9 +134,6 @@ class TreeScorer:
 
     def split(self, context: Sequence[int]) -> None:
         return None
-
-    def terms(self, ids: Ids) -> tuple[float, NDArray[Any], NDArray[Any]]:
-        raise NotImplementedError("trees have no exact terms")
 
 
 def tree_scorer(file: Path, layout: Layout, options: dict[str, Any], threads: int) -> TreeScorer:

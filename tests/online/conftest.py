@@ -1,50 +1,99 @@
-"""A server over fake engines, in this process."""
+"""A prepared log with every kind of field, and bundles of any model over it, without the time of training them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
 import pytest
-from fastapi.testclient import TestClient
+import torch
 
-from fieldwise.online import service as services
-from fieldwise.online.application import Application, Hooks, Limits
-from fieldwise.online.log import EventLog
-from fieldwise.online.router import Router
-from fieldwise.online.service import Service
+from fieldwise import bundle, models
+from fieldwise.calibration import Calibration
+from fieldwise.config import load_config
+from fieldwise.data.dataset import Dataset
+from fieldwise.data.prepare import prepare
+from fieldwise.data.schema import Field, HistorySettings, Schema
+from fieldwise.trees import Trees
 
-from .fakes import FakeEngine, write_bundle
+from .served import server
 
-
-class Served:
-    """A client of an application, and what stands behind it."""
-
-    def __init__(self, tmp_path, arms, limits, token, with_log=True) -> None:
-        self.folder = tmp_path
-        self.paths = [write_bundle(tmp_path / arm, arm) for arm in arms]
-        self.log_file = str(tmp_path / "events.sqlite")
-        self.router = Router(tuple(arms), (1.0,) * len(arms), "user" if len(arms) > 1 else "", "s")
-        log = EventLog(self.log_file) if with_log else None
-        if log:
-            log.declare(self.router)
-        self.service = Service(self.paths, self.router, log)
-        self.application = Application(self.service, token, limits, Hooks())
-        self.client = TestClient(self.application.api, base_url="http://127.0.0.1", raise_server_exceptions=False)
-
-    def post(self, path, **body):
-        return self.client.post(path, json=body)
+__all__ = ["server"]
+SMALL = {"dim": 4, "hidden": [8, 6], "subnet": [6, 3], "channels": [5], "buckets": 500, "rounds": 4}
+CALIBRATION = Calibration("platt", 1.2, -0.3, offset=-0.5)
+HISTORY = HistorySettings(keys=("user", "user*item", "price"), time="when", delay=2.0)
+FIELDS = (
+    Field("user"),
+    Field("item", hash_buckets=11),
+    Field("price", "numeric", max_buckets=6),
+    Field("age", "numeric", max_buckets=5, interpolate=4),
+    Field("size", "numeric", buckets="log-square"),
+    Field("tags", "set", max_values=3),
+)
 
 
-@pytest.fixture
-def server(tmp_path, monkeypatch):
-    """Makes a server of arms with these names; closed at the end."""
-    monkeypatch.setattr(services, "Engine", FakeEngine)
-    made = []
+def log(rows: int = 500, seed: int = 0) -> list[dict[str, Any]]:
+    """Rows with a time that rises, some values missing."""
+    random = np.random.default_rng(seed)
+    found: list[dict[str, Any]] = []
+    for number in range(rows):
+        row = {
+            "user": f"u{random.integers(12)}",
+            "item": int(random.integers(30)),
+            "price": round(float(random.random()), 3),
+            "age": float(random.integers(10, 80)),
+            "size": int(random.integers(1, 500)),
+            "tags": "|".join(random.choice(["a", "b", "c", "d"], size=random.integers(4), replace=False)),
+        }
+        gone = [name for name in row if random.random() < 0.08]
+        found.append({"click": int(random.random() < 0.4), **row, **dict.fromkeys(gone), "when": float(number // 2)})
+    return found
 
-    def make(*arms, limits=None, token="", with_log=True):
-        served = Served(tmp_path, arms or ("one",), limits or Limits(), token, with_log)
-        served.client.__enter__()
-        made.append(served)
-        return served
 
-    yield make
-    for served in made:
-        served.client.__exit__(None, None, None)
+def table(rows: list[dict[str, Any]]) -> pa.Table:
+    return pa.table({name: [row[name] for row in rows] for name in rows[0]})
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A prepared folder, and what makes bundles over it."""
+
+    data: Path
+    bundle: Callable[..., Path]
+
+
+def prepared(folder: Path, schema: Schema, leaves: int = 0) -> Prepared:
+    data = folder / "data"
+    prepare({"train": lambda: iter([table(log())])}, data, "click", schema, gbdt_leaves=leaves)
+
+    def written(name: str, out: str = "", seed: int = 0, **options: Any) -> Path:
+        """The bundle of a model with drawn weights, or of trees that were grown on the rows."""
+        known = models.options(name)
+        chosen = {key: value for key, value in {**SMALL, **options}.items() if key in known}
+        texts = {k: str(v).lower() if isinstance(v, bool) else v for k, v in chosen.items()}
+        config = load_config(overrides=[f"model.name={name}", *(f"model.{k}={v}" for k, v in texts.items())])
+        dataset = Dataset.open(data)
+        torch.manual_seed(seed)
+        model = bundle.build_model(config, dataset.layout)
+        if isinstance(model, Trees):
+            list(model.boost(dataset.parts["train"], dataset.parts["valid"], seed))
+        else:
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.add_(0.3 * torch.randn_like(parameter))
+        path = folder / (out or f"{name}-{seed}")
+        sources = {"schema.toml": data / "schema.toml", "encoder": data / "encoder"}
+        bundle.write(path, config, sources, model, CALIBRATION, {"test": {"auc": 0.5}})
+        return path
+
+    return Prepared(data, written)
+
+
+@pytest.fixture(scope="session")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    """Categories, hashed ones, numbers in buckets, between anchors and in words, sets, and history with time."""
+    return prepared(tmp_path_factory.mktemp("online"), Schema("click", FIELDS, history=HISTORY))

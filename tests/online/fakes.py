@@ -18,6 +18,7 @@ class FakeEngine:
 
     columns = ("user", "item", "price")
     has_history = True
+    coders = ()
 
     def __init__(self, name: str) -> None:
         self.name, self.counts, self.seconds = name, {}, 0.0
@@ -27,7 +28,9 @@ class FakeEngine:
     @classmethod
     def load(cls, path, threads=1):
         try:
-            return cls(json.loads((path / "bundle.json").read_text())["name"])
+            engine = cls(json.loads((path / "bundle.json").read_text())["name"])
+            engine.version = fingerprint(path)
+            return engine
         except (ValueError, KeyError):
             raise BundleError(f"the bundle is damaged ({path})") from None
 
@@ -65,6 +68,10 @@ class FakeEngine:
     def history_event(self, row, label, time=None):
         seen, positive = self.counts.get(row.get("user"), (0, 0))
         self.counts[row.get("user")] = (seen + 1, positive + label)
+
+
+def fingerprint(path):
+    return hashlib.sha256((path / "bundle.json").read_bytes()).hexdigest()[:12]
 
 
 def write_bundle(folder, name):

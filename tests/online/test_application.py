@@ -7,6 +7,7 @@ import time
 import pytest
 
 from fieldwise.errors import ConfigError
+from fieldwise.online import application as applications
 from fieldwise.online.application import Limits
 from fieldwise.online.guard import read_token
 
@@ -158,6 +159,16 @@ def test_docs_fetch_nothing_from_elsewhere(server):
         assert f"/static-offline-docs/{file}" in page
         assert served.client.get(f"/static-offline-docs/{file}").status_code == 200
     assert served.client.get("/static/../application.py").status_code == 404
+
+
+def test_the_report_of_the_test_is_there_to_watch(server, monkeypatch):
+    monkeypatch.setattr(applications, "REPORT_SECONDS", -1.0)
+    served = server("a", "b")
+    assert "no impressions yet" in served.client.get("/abtest").json()["warnings"][0]
+    found = served.post("/predict", rows=[{"user": "u"}]).json()
+    served.post("/event", request_id=found["request_id"])
+    (arm,) = served.client.get("/abtest").json()["arms"]
+    assert (arm["arm"], arm["shown"], arm["clicks"]) == (found["arms"][0], 1, 1)
 
 
 def test_meters_count_what_happened(server):

@@ -1,0 +1,45 @@
+"""How an exported folder differs from the bundle that it came from, on rows whose responses are known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldwise import metrics
+from fieldwise.data import formats
+from fieldwise.data.prepare import read_labels
+from fieldwise.errors import DataError
+from fieldwise.online.engine import Engine
+from fieldwise.predictor import Predictor
+
+STEP = 5000
+
+
+def differences(source: Path, exported: Path, rows: Path) -> dict[str, Any]:
+    """AUC and log loss of both on a raw file with the label column, and the largest difference of a probability."""
+    predictor, engine = Predictor.load(source), Engine.load(exported)
+    label, columns = predictor.schema.label, predictor.schema.columns
+    labels: list[NDArray[Any]] = []
+    before: list[NDArray[Any]] = []
+    after: list[NDArray[Any]] = []
+    known = formats.column_names(rows)
+    if label not in known:
+        raise DataError(f"comparing needs the label column '{label}', found: {', '.join(known)} ({rows})")
+    wanted = [label, *(name for name in columns if name in known)]
+    for chunk in formats.read([rows], wanted, predictor.schema.numbers):
+        labels.append(read_labels(chunk[label], label, sum(map(len, labels))))
+        before.append(predictor.predict(chunk))
+        plain = chunk.drop_columns([label])
+        for first in range(0, len(plain), STEP):
+            after.append(engine.predict(plain.slice(first, STEP).to_pylist()))
+    y, p, q = (np.concatenate(each) for each in (labels, before, after))
+    found = {"bundle": metrics.evaluate(y, p), "exported": metrics.evaluate(y, q)}
+    return {
+        "rows": len(y),
+        "largest_difference": float(np.abs(p - q).max()),
+        "auc": {name: values["auc"] for name, values in found.items()},
+        "log_loss": {name: values["log_loss"] for name, values in found.items()},
+    }

@@ -1,0 +1,163 @@
+"""ONNX graphs of every registered model and of its options: whole rows, rows behind any context, terms of a row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+from fieldwise import models
+from fieldwise.data.schema import Layout
+from fieldwise.errors import ConfigError
+from fieldwise.metrics import sigmoid
+from fieldwise.nn.interactions import Interaction
+from fieldwise.nn.model import Model
+from fieldwise.online import convert, network, parts
+from tests.test_contract import drawn_ids, made
+
+LAYOUTS = {"plain": Layout.of((5, 7, 4, 3)), "mixed": Layout((5, 7, 4, 6, 5), (1, 3, 1, 2, 1), (3, 4))}
+OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "poly2": [{"buckets": 5}],
+    "ffm": [{"input_norm": True}, {"linear": False}],
+    "kfm": [{"kernel": "vec"}, {"kernel": "num"}, {"adaptive": 2.0}],
+    "nifm": [{"adaptive": 2.0}, {"norm": "layer"}, {"subnet": (8, 6, 3), "norm": "none"}],
+    "afm": [{"project": False, "temperature": 0.5}],
+    "fnn": [{"norm": "batch"}, {"norm": "weight", "adaptive": 2.0, "activation": "selu"}],
+    "ccpm": [{"channels": (6, 5), "widths": (2, 2), "keep": (2, 1)}],
+    "ipnn": [{"product_norm": False}],
+    "kpnn": [{"adaptive": 2.0}],
+    "pin": [{"subnet_norm": kind} for kind in ("layer", "none", "fused-per-pair")]
+    + [{"subnet": (8, 6, 3), "product": False}],
+}
+CASES = [(name, options) for name in models.MODELS for options in [{}, *OPTIONS.get(name, [])]]
+
+
+def drawn(name: str, layout: Layout, positive_gains: bool, **options: Any) -> Model:
+    """A model whose weights are all drawn; gains of norms lie around 1, or anywhere."""
+    model = made(name, layout, **options)
+    with torch.no_grad():
+        for path, parameter in model.named_parameters():
+            if path.endswith("gain") and positive_gains:
+                parameter.uniform_(0.5, 2)
+            else:
+                parameter.add_(0.3 * torch.randn_like(parameter))
+    for part in model.modules():
+        if isinstance(part, torch.nn.BatchNorm1d):
+            part.running_mean.normal_()
+            part.running_var.uniform_(0.5, 2)
+    return model.eval()
+
+
+def session(model: Any) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(model.SerializeToString(), options)
+
+
+def close(found: Any, model: Model, ids: np.ndarray) -> None:
+    """Probabilities within 1e-6 of the model's in float64."""
+    exact = model.double()(torch.from_numpy(ids)).detach().numpy()
+    model.float()
+    np.testing.assert_allclose(sigmoid(np.float64(found)), sigmoid(exact), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", LAYOUTS)
+@pytest.mark.parametrize(("name", "options"), CASES, ids=lambda value: str(value))
+def test_graphs_say_what_the_model_says(name: str, options: dict[str, Any], kind: str) -> None:
+    layout = LAYOUTS[kind]
+    random = np.random.default_rng(0)
+    for positive_gains in (True, False) if name in ("pin", "nifm") else (True,):
+        model, ids = drawn(name, layout, positive_gains, **options), drawn_ids(layout).numpy()
+        described = convert.network(model, layout)
+        tables = network.tables_of(described)
+        whole = session(network.graph_of(described, network.as_input))
+        for rows in (ids, ids[:1]):
+            close(whole.run(None, {"ids": rows, **tables})[0], model, rows)
+        sizes = [1, layout.fields - 1, int(random.integers(1, layout.fields))]
+        for size in sizes:
+            context = np.sort(random.choice(layout.fields, size, replace=False)).tolist()
+            others = [field for field in range(layout.fields) if field not in context]
+            shared, own = layout.columns_of(context), layout.columns_of(others)
+            rows = ids.copy()
+            rows[:, shared] = ids[3, shared]
+            behind = session(network.graph_of(described, network.as_input, context))
+            found = behind.run(None, {"ids": rows[:, own].copy(), "context": rows[:1, shared].copy(), **tables})[0]
+            close(found, model, rows)
+
+
+@pytest.mark.parametrize("kind", LAYOUTS)
+@pytest.mark.parametrize(("name", "options"), CASES, ids=lambda value: str(value))
+def test_terms_add_up_to_the_logit(name: str, options: dict[str, Any], kind: str) -> None:
+    layout = LAYOUTS[kind]
+    model, ids = drawn(name, layout, True, **options), drawn_ids(layout).numpy()
+    described = convert.network(model, layout)
+    assert network.is_exact(described) == all(part["classifier"] == "Sum" for part in model.parts)
+    if network.is_exact(described):
+        terms = session(network.terms_of(described, network.as_input)).run(
+            None, {"ids": ids, **network.tables_of(described)}
+        )
+        bias = 0 if model.linear is None else model.linear.bias.item()
+        close(bias + sum(term.sum(axis=1) for term in terms), model, ids)
+
+
+def test_fm_terms_are_its_inner_products() -> None:
+    layout = LAYOUTS["plain"]
+    model, ids = drawn("fm", layout, True), drawn_ids(layout).numpy()
+    described = convert.network(model, layout)
+    linear, pairs = session(network.terms_of(described, network.as_input)).run(
+        None, {"ids": ids, **network.tables_of(described)}
+    )
+    found = model.double().lookup(torch.from_numpy(ids))
+    v = found["vectors"].detach().numpy()
+    np.testing.assert_allclose(linear, found["linear"].detach().numpy()[:, :, 0], atol=1e-6)
+    slow = [[v[row, i] @ v[row, j] for i in range(4) for j in range(i + 1, 4)] for row in range(len(ids))]
+    np.testing.assert_allclose(pairs, slow, atol=1e-6)
+
+
+@pytest.mark.parametrize(("tables", "near"), [("fp16", 2e-3), ("int8", 1e-1)])
+def test_smaller_tables_are_near_and_smaller(tables: str, near: float) -> None:
+    layout = Layout.of((50, 70, 40))
+    model, ids = drawn("pin", layout, True, dim=16), drawn_ids(layout).numpy()
+    whole, small = (convert.network(model, layout, kind) for kind in ("fp32", tables))
+    first, second = (
+        session(network.graph_of(each, network.as_input)).run(None, {"ids": ids, **network.tables_of(each)})[0]
+        for each in (whole, small)
+    )
+    assert 0 < np.abs(first - second).max() < near
+    sizes = [sum(array.nbytes for array in network.tables_of(each).values()) for each in (whole, small)]
+    assert sizes[1] <= sizes[0] * (0.5 if tables == "fp16" else 0.32)
+
+
+def test_an_int8_row_is_within_half_a_step() -> None:
+    from fieldwise.online.quantize import stored_table
+
+    weight = np.random.default_rng(0).normal(size=(20, 6)).astype(np.float32)
+    weight[3] = 0
+    kept = stored_table(weight, "int8")
+    back = kept["weight"] * kept["scale"]
+    assert (np.abs(back - weight) <= np.abs(weight).max(axis=1, keepdims=True) / 127 / 2 * 1.001).all()
+    assert not back[3].any()
+    with pytest.raises(ConfigError, match="unknown kind of tables 'int4'"):
+        stored_table(weight, "int4")
+
+
+def test_parts_come_back_from_a_folder(tmp_path: Any) -> None:
+    layout = LAYOUTS["mixed"]
+    described = convert.network(drawn("pin", layout, True), layout)
+    parts.save(described, tmp_path)
+    back = parts.load(tmp_path)
+    for (path, one), (other_path, other) in zip(described.walk(), back.walk(), strict=True):
+        assert (path, one.kind, one.settings) == (other_path, other.kind, other.settings)
+        assert list(one.arrays) == list(other.arrays)
+        assert all(np.array_equal(one.arrays[name], other.arrays[name]) for name in one.arrays)
+
+
+def test_a_part_without_a_graph_says_where_to_add_it() -> None:
+    class New(Interaction):
+        width = 1
+
+    with pytest.raises(ConfigError, match=r"no ONNX form of New; add one to online/convert.py"):
+        convert.interaction(New())
