@@ -190,7 +190,7 @@ def surfaces(parts: Mapping[str, tuple[ArrayLike, ArrayLike, ArrayLike]], labels
     return figure
 
 
-def _thinned(values: NDArray[Any], most: int = 22) -> NDArray[Any]:
+def _thinned(values: NDArray[Any], most: int = 18) -> NDArray[Any]:
     """Some rows and columns of a grid, its edges among them, so that a picture has few corners."""
     places = [np.unique(np.linspace(0, size - 1, min(size, most)).round().astype(int)) for size in values.shape]
     return np.asarray(values[np.ix_(*places)])
