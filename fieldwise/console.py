@@ -49,6 +49,7 @@ COST_COLUMNS = (
     Column("log_loss", "Log loss", ".5f"),
     Column("rig", "RIG", ".3f"),
     Column("calibration", "Pred./obs.", ".3f"),
+    Column("log_loss_hidden", "Hidden", ".5f"),
     Column("cost", "Costs", ".5f"),
 )
 
@@ -125,7 +126,8 @@ def _print_costs(slices: Sequence[tuple[str, dict[str, Any]]], head: str) -> Non
     rows: list[dict[str, Any]] = []
     for name, own in slices:
         sides = (("seen", 1 - own["share"], None), ("other", own["share"], own["cost"]))
-        rows += [{"name": f"{name}: {s}", "share": share, "cost": cost} | (own[s] or {}) for s, share, cost in sides]
+        rows += [{"name": f"{name}: {s}"} | (own[s] or {}) | {"share": share, "cost": cost} for s, share, cost in sides]
+        rows[-1].pop("log_loss_hidden", None)
     columns = (*COST_COLUMNS, *(rival for key, rival in RIVALS.items() if any(key in row for row in rows)))
     if rows:
         tables.show(out, columns, tables.lines(rows, columns), head)

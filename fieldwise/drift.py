@@ -1,9 +1,9 @@
 """How a model fares as the world moves on: rows whose values training knew and rows of `other`, day by day, and beside
 another model or the truth on the same rows.
 
-What `other` costs: the log loss that all rows together would save if rows of `other` were told as well as the rest,
-`share * (log loss - (1 - RIG of the rest) * entropy)`. The relative information gain makes rows of another base rate
-comparable. Where the truth is known, it is `share * (what they lie above it - what the rest lies above it)`.
+What `other` costs is measured on the same rows, for rows of `other` may be easier or harder by themselves: rows of
+known values are scored a second time with the value hidden, as if it were `other`. The rise of their log loss is the
+price of a value; times the share of `other` it is what `other` costs all rows together.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fieldwise import metrics
 from fieldwise.data.encoder import Encoder
 from fieldwise.data.history import moments
-from fieldwise.data.schema import FIRST, MISSING, OTHER
+from fieldwise.data.schema import FIRST, MISSING, OTHER, PAD
 from fieldwise.errors import ConfigError, DataError
 from fieldwise.members import JoinedEncoder
 from fieldwise.metrics import MOST_VALUES
@@ -30,6 +30,8 @@ from fieldwise.ranking import Ranking
 
 # `--seen all` stands for every field that has a vocabulary.
 ALL = "all"
+# The model once more, on rows whose value is hidden.
+HIDDEN = "hidden"
 KEPT = ("rows", "positive_rate", "auc", "log_loss", "rig", "calibration")
 
 
@@ -81,7 +83,7 @@ class Slices:
 def evaluate(predictor: Predictor, chunks: Iterator[pa.Table], question: Question) -> dict[str, Any]:
     """The metrics of `Predictor.evaluate`, and what the question asks for on top: see `docs/drift.md`."""
     names = seen_names(predictor.encoder, question.seen)
-    total, slices = Slices(question.others), {name: Slices(question.others) for name in names}
+    total, slices = Slices(question.others), {name: Slices((*question.others, HIDDEN)) for name in names}
     groups = {name: Groups(question.by) for name in ("model", *question.others)}
     ranking, values = Ranking(), dict[str, int]()
     for rows, others in _scored(predictor, chunks, question):
@@ -94,7 +96,8 @@ def evaluate(predictor: Predictor, chunks: Iterator[pa.Table], question: Questio
             places = groups["model"].pieces[-1][2].astype(np.int64)
             values = groups["model"].known
         for name in names:
-            slices[name].add(2 * places + unseen(predictor.encoder, name, rows.ids), rows, others)
+            masked = {HIDDEN: predictor.probabilities(hidden(predictor.encoder, name, rows.ids))}
+            slices[name].add(2 * places + unseen(predictor.encoder, name, rows.ids), rows, others | masked)
     found = metrics.measure(ranking)
     whole = total.measure(0) or {}
     found |= {f"log_loss_{name}": whole[f"log_loss_{name}"] for name in question.others}
@@ -111,8 +114,9 @@ def evaluate_prepared(predictor: Predictor, folder: Path, part: str, seen: Seque
     found = metrics.evaluate(rows.labels, rows.probabilities, rows.weights)
     found["seen"] = []
     for name in seen_names(predictor.encoder, seen):
-        slices = Slices(())
-        slices.add(unseen(predictor.encoder, name, np.asarray(held.ids)).astype(np.int64), rows, {})
+        slices, ids = Slices((HIDDEN,)), np.asarray(held.ids)
+        masked = {HIDDEN: predictor.probabilities(hidden(predictor.encoder, name, ids))}
+        slices.add(unseen(predictor.encoder, name, ids).astype(np.int64), rows, masked)
         found["seen"].append(_seen(name, slices, {}))
     return found
 
@@ -169,7 +173,7 @@ def unseen(encoder: Encoder | JoinedEncoder, name: str, ids: NDArray[np.int32]) 
     """Which rows (n,) have `other` in a field, or, of a history key, a combination that was never counted."""
     if isinstance(encoder, JoinedEncoder):
         for one, columns in zip(encoder.encoders, encoder.columns, strict=True):
-            if name in one.schema.names or (one.history and name in one.history.settings.keys):
+            if _knows(one, name):
                 return unseen(one, name, ids[:, columns])
     assert isinstance(encoder, Encoder)
     if name in encoder.schema.names:
@@ -183,9 +187,44 @@ def unseen(encoder: Encoder | JoinedEncoder, name: str, ids: NDArray[np.int32]) 
     return np.asarray((_columns(encoder, f"{name}:count", ids) == FIRST).all(axis=1))
 
 
+def hidden(encoder: Encoder | JoinedEncoder, name: str, ids: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The ids of the same rows with `other` in a field, or with a history key that was never counted."""
+    if isinstance(encoder, JoinedEncoder):
+        return encoder.join(
+            [
+                hidden(one, name, ids[:, columns]) if _knows(one, name) else ids[:, columns]
+                for one, columns in zip(encoder.encoders, encoder.columns, strict=True)
+            ]
+        )
+    found = np.array(ids)
+    if name in encoder.schema.names:
+        blank = {name: OTHER}
+    else:
+        assert encoder.history is not None
+        parts = encoder.history.settings.parts
+        blank = {f"{name}:{part}": MISSING if part == "rate" else FIRST for part in parts}
+    for field, value in blank.items():
+        columns = _places(encoder, field)
+        # A value stands alone in a set, a count between anchors in all places.
+        found[:, columns[1:]] = value if value == FIRST else PAD
+        found[:, columns[0]] = value
+    if encoder.leaves is not None:
+        plain = found[:, : found.shape[1] - len(encoder.leaves.names)]
+        found = np.hstack([plain, encoder.leaves.transform(np.ascontiguousarray(plain))])
+    return np.ascontiguousarray(found)
+
+
+def _knows(encoder: Encoder, name: str) -> bool:
+    return name in encoder.schema.names or bool(encoder.history and name in encoder.history.settings.keys)
+
+
+def _places(encoder: Encoder, name: str) -> list[int]:
+    return [int(place) for place in encoder.layout.columns_of([encoder.names.index(name)])]
+
+
 def _columns(encoder: Encoder, name: str, ids: NDArray[np.int32]) -> NDArray[np.int32]:
     """The id columns of one field."""
-    return np.asarray(ids[:, encoder.layout.columns_of([encoder.names.index(name)])])
+    return np.asarray(ids[:, _places(encoder, name)])
 
 
 def _by(groups: dict[str, Groups]) -> dict[str, Any]:
@@ -225,12 +264,11 @@ def _costs(known: dict[str, Any] | None, other: dict[str, Any] | None) -> dict[s
     """Both slices, the share of `other` in the rows, and what it costs of the log loss; see the top of this file."""
     rows = [0 if one is None else one["rows"] for one in (known, other)]
     share = rows[1] / sum(rows) if sum(rows) else 0.0
-    cost: float | None = 0.0 if not rows[1] else None
-    if known and other:
-        if "log_loss_truth" in known:
-            above = [one["log_loss"] - one["log_loss_truth"] for one in (known, other)]
-            cost = share * (above[1] - above[0])
-        elif known["rig"] is not None and other["rig"] is not None:
-            entropy = other["log_loss"] / (1 - other["rig"])
-            cost = share * (other["log_loss"] - (1 - known["rig"]) * entropy)
-    return {"share": share, "cost": cost, "seen": known, "other": other}
+    price = known["log_loss_hidden"] - known["log_loss"] if known else None
+    return {
+        "share": share,
+        "price": price,
+        "cost": None if price is None else share * price,
+        "seen": known,
+        "other": other,
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ import pytest
 from fieldwise import cli, drift, metrics
 from fieldwise.blend import blend
 from fieldwise.config import load_config
+from fieldwise.data.encoder import Encoder
 from fieldwise.data.prepare import Split, prepare
-from fieldwise.data.schema import HistorySettings
+from fieldwise.data.schema import HistorySettings, Schema
 from fieldwise.data.world import World
 from fieldwise.drift import Question
 from fieldwise.errors import ConfigError, DataError
@@ -81,26 +83,49 @@ def test_seen_and_other_are_what_training_knew(place: Path, log: pa.Table):
         fresh = np.array([counts[value] < least for value in now])
         assert 0 < fresh.mean() < 1
         for values, own in [(np.ones(len(new), bool), row), *((days == int(d["value"]), d) for d in row["by"])]:
-            above = {}
             for side, mask in (("seen", ~fresh & values), ("other", fresh & values)):
                 assert own[side]["rows"] == mask.sum()
-                above[side] = metrics.log_loss(labels[mask], p[mask]) - metrics.log_loss(labels[mask], truth[mask])
+                assert own[side]["log_loss_truth"] == pytest.approx(
+                    metrics.log_loss(labels[mask], truth[mask]), abs=1e-12
+                )
                 assert own[side]["log_loss"] == pytest.approx(metrics.log_loss(labels[mask], p[mask]), abs=1e-12)
                 assert own[side]["auc"] == pytest.approx(metrics.auc(labels[mask], p[mask]), abs=1e-12)
                 expected = metrics.log_loss(labels[mask], rival[mask])
                 assert own[side]["log_loss_against"] == pytest.approx(expected, abs=1e-12)
             share = (fresh & values).sum() / values.sum()
             assert own["share"] == pytest.approx(share)
-            assert own["cost"] == pytest.approx(share * (above["other"] - above["seen"]), abs=1e-12)
+            assert own["cost"] == pytest.approx(share * own["price"], abs=1e-12)
 
 
-def test_the_cost_without_a_truth_compares_what_was_told_of_the_entropy(place: Path, log: pa.Table):
+def test_the_price_of_a_value_is_what_hiding_it_costs(place: Path, log: pa.Table):
     predictor, new = Predictor.load(place / "without-run"), log.slice(2000)
     (row,) = drift.evaluate(predictor, chunks(new), Question(("user",)))["seen"]
-    rate = row["other"]["positive_rate"]
-    entropy = -(rate * np.log(rate) + (1 - rate) * np.log(1 - rate))
-    told = (row["seen"]["rig"] - row["other"]["rig"]) * entropy
-    assert row["cost"] == pytest.approx(row["share"] * told, abs=1e-12)
+    strangers = new.set_column(new.column_names.index("user"), "user", pa.array(["a stranger"] * len(new)))
+    seen = ~drift.unseen(predictor.encoder, "user", predictor.encoder.transform(new))
+    labels = np.array(new["click"])[seen]
+    rise = metrics.log_loss(labels, predictor.predict(strangers)[seen]) - metrics.log_loss(
+        labels, predictor.predict(new)[seen]
+    )
+    assert row["price"] == pytest.approx(rise, abs=1e-9)
+
+
+@pytest.mark.parametrize("settings", [{}, {"interpolate": 4}, {"parts": ("count",)}, {"parts": ("rate",)}])
+def test_a_hidden_key_is_one_that_was_never_counted(log: pa.Table, tmp_path: Path, settings: dict[str, Any]):
+    table = log.drop_columns(["day", "truth"])
+    history = replace(HISTORY, **settings)
+    prepare({"train": lambda: iter([table])}, tmp_path / "data", "click", split=Split(by="row"), history=history)
+    encoder = Encoder.load(tmp_path / "data" / "encoder", Schema.load(tmp_path / "data" / "schema.toml"))
+    later = table.slice(2990)
+    hidden = drift.hidden(encoder, "user*item", encoder.transform(later))
+    assert drift.unseen(encoder, "user*item", hidden).all()
+    strangers = later.set_column(later.column_names.index("item"), "item", pa.array(["new"] * len(later)))
+    columns = [
+        c
+        for n in encoder.names
+        if n.startswith("user*item")
+        for c in encoder.layout.columns_of([encoder.names.index(n)])
+    ]
+    assert np.array_equal(hidden[:, columns], encoder.transform(strangers)[:, columns])
 
 
 def test_pieces_do_not_matter(place: Path, log: pa.Table):
@@ -145,7 +170,7 @@ def test_the_command_line(place: Path, capsys: pytest.CaptureFixture[str]):
     assert [row["value"] for row in found["by"]["values"]] == ["6", "7", "8", "9"]
     assert all("log_loss_against" in row for row in found["by"]["values"])
     assert run("evaluate", *rows, *against, "--live") == 0
-    assert "day 9: other" in capsys.readouterr().out
+    assert "Hidden" in capsys.readouterr().out
     assert run("evaluate", place / "with-run", place / "with", "--seen", "all") == 0
 
 

@@ -236,8 +236,11 @@ def _auto_keys(key: str) -> int:
 def history_settings(keys: str, given: Sequence[str] = ()) -> HistorySettings:
     """Settings from the command line: keys such as `user,user*item`, and NAME=VALUE for the rest.
 
-    >>> history_settings("user, user*item", ["time=hour", "delay=2"]).delay
-    2.0
+    With a time the parts are rates alone, unless they are named: counts grow as a log does, so that late rows have
+    counts that early rows never had (docs/drift.md has the measurement).
+
+    >>> history_settings("user, user*item", ["time=hour", "delay=2"]).parts
+    ('rate',)
     """
     values: dict[str, Any] = {"keys": tuple(key.replace(" ", "") for key in keys.split(",") if key.strip())}
     kinds = {f.name: str(f.type) for f in dataclasses.fields(HistorySettings) if f.name != "keys"}
@@ -250,6 +253,8 @@ def history_settings(keys: str, given: Sequence[str] = ()) -> HistorySettings:
             values[name] = read.get(kinds[name], lambda t: tuple(t.split(",")))(text)
         except ValueError:
             raise ConfigError(f"history {name} must be a number, found '{text}'") from None
+    if values.get("time"):
+        values.setdefault("parts", ("rate",))
     return HistorySettings(**values)
 
 

@@ -13,6 +13,12 @@ MODULES = {
     "fig9": "fig9",
     "fig10": "fig10",
     "fig20": "fig20",
+    "table11": "table11",
+    "coupled-gradient": "coupled_gradient",
+    "parity": "parity",
+    "layer-norm": "layer_norm",
+    "kernels": "kernels",
+    "seeds": "seeds",
     "history": "history",
 }
 

@@ -1,0 +1,146 @@
+"""Section 3.2.2: the parity of some of 30 binary fields. The more fields, the less a DNN's gradients tell.
+
+FNN and the product networks for parities of 2 to 10 fields; and the variance of FNN's first gradient over random parity
+targets of the same size on the same rows, which falls with the number of hypotheses when the gradient carries nothing
+about the target.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from fieldwise import models
+from fieldwise.data.schema import Layout
+from fieldwise.nn.model import Model
+from fieldwise.studies import sources
+from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Study, Verdict
+from fieldwise.tables import Column, high
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FIELDS = 30
+# Rows, epochs, parity sizes and models.
+SIZES: dict[str, tuple[int, int, tuple[int, ...], tuple[str, ...]]] = {
+    "small": (50_000, 5, (2, 4, 8), ("fnn", "ipnn")),
+    "medium": (100_000, 10, (2, 3, 4, 6, 8, 10), ("fnn", "ipnn", "kpnn", "pin")),
+    "paper": (100_000, 20, tuple(range(2, 11)), ("fnn", "ipnn", "kpnn", "pin")),
+}
+
+
+def parity(size: int, rows: int, seed: int) -> pa.Table:
+    """Rows of 30 random bits, labelled by the parity of `size` of them."""
+    rng = np.random.default_rng([322, size, seed])
+    bits = rng.integers(2, size=(FIELDS, rows))
+    chosen = rng.permutation(FIELDS)[:size]
+    columns: dict[str, Any] = {"click": (bits[chosen].sum(0) % 2).astype(np.int8)}
+    columns |= {f"f{field}": bits[field] for field in range(FIELDS)}
+    held = rows // 10
+    return pa.table(columns | {sources.PART: sources.parts_of((rows - 2 * held, held, held))})
+
+
+def plan(setup: Setup) -> Plan:
+    rows, epochs, sizes, models = SIZES[setup.size]
+    made, cases = {}, []
+    for seed in range(setup.seeds):
+        for size in sizes:
+            name = f"parity-{size}-{seed}"
+            made[name] = sources.codes(lambda size=size, seed=seed: parity(size, rows, seed))  # type: ignore[misc]
+            for model in models:
+                settings = {
+                    "model.name": model,
+                    "model.dim": 8,
+                    "model.hidden": [128, 128],
+                    "model.dropout": 0.0,
+                    "train.l2": 0.0,
+                    "train.init_scale": 0.1,
+                    "train.epochs": epochs,
+                    "train.patience": 2 * epochs,
+                }
+                cases.append(Case({"model": model, "size": size}, name, settings, seed))
+    return Plan(made, cases)
+
+
+def gradient_variance(size: int, seed: int, rows: int = 20_000, targets: int = 40) -> float:
+    """How much the first gradient of an FNN differs between random parity targets of one size on the same rows.
+
+    The trace of its covariance over targets, relative to the mean square norm of a single row's gradient: at most one
+    over the number of hypotheses for endless rows; with n of them no less than about 1 / n.
+    """
+    rng = np.random.default_rng([323, size, seed])
+    torch.manual_seed(seed)
+    model = models.build("fnn", Layout.of((2,) * FIELDS), {"dim": 8, "hidden": (64,), "dropout": 0.0})
+    assert isinstance(model, Model)
+    bits = rng.integers(2, size=(rows, FIELDS))
+    ids = torch.from_numpy(bits.astype(np.int32))
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    found = []
+    for _ in range(targets):
+        chosen = rng.permutation(FIELDS)[:size]
+        signs = torch.from_numpy(1.0 - 2.0 * (bits[:, chosen].sum(1) % 2)).float()
+        grads = torch.autograd.grad((model(ids) * signs).mean(), weights)
+        found.append(torch.cat([(g.to_dense() if g.is_sparse else g).flatten() for g in grads]).numpy())
+    gradients = np.stack(found).astype(np.float64)
+    lone = [torch.autograd.grad(model(ids[row : row + 1]).sum(), weights) for row in range(50)]
+    norm = np.mean([sum(float((g.to_dense() if g.is_sparse else g).square().sum()) for g in one) for one in lone])
+    return float(gradients.var(axis=0).sum() / norm)
+
+
+def look(case: Case, run: Path) -> Row:
+    """For FNN, what its first gradient tells of the target."""
+    own = case.keys["model"] == "fnn"
+    return {"gradient_variance": gradient_variance(case.keys["size"], case.seed)} if own else {}
+
+
+def claims(results: Results) -> list[Verdict]:
+    own = results.where(model="fnn")
+    sizes = own.different("size")
+    easy = min(own.mean("auc", size=size) for size in sizes if size <= 2)
+    hard = max(own.mean("auc", size=size) for size in sizes if size >= 8)
+    tells = [own.mean("gradient_variance", size=size) for size in sizes]
+    falls = [own.mean("auc", size=before) - own.mean("auc", size=later) for before, later in pairwise(sizes)]
+    return [
+        Verdict("FNN learns the parity of 2 fields: AUC above 0.9", easy - 0.9, results.seeds, f"AUC {easy:.3f}"),
+        Verdict("FNN learns nothing of 8 or more: AUC at most 0.55", 0.55 - hard, results.seeds, f"AUC {hard:.3f}"),
+        Verdict("AUC does not rise with the size of the parity, within .02", min(falls) + 0.02, results.seeds),
+        Verdict(
+            "the first gradient tells less of the target with every step of the size",
+            min(before / later - 1 for before, later in pairwise(tells)),
+            results.seeds,
+            "variance over targets " + " ".join(f"{value:.2g}" for value in tells),
+        ),
+    ]
+
+
+def draw(results: Results) -> Figure:
+    from fieldwise import plots
+
+    sizes = results.different("size")
+    series = {
+        str(m): (sizes, [results.mean("auc", model=m, size=s) for s in sizes]) for m in results.different("model")
+    }
+    return plots.curves(series, "Fields of the parity", "Test AUC")
+
+
+STUDY = Study(
+    id="parity",
+    paper="Parity (section 3.2.2)",
+    asks="Up to which size does a network learn the parity of some of 30 fields?",
+    keys=("model", "size"),
+    columns=(
+        Column("auc", "AUC", ".4f", high, "auc_sd"),
+        Column("best_epoch", "Best epoch", ".0f"),
+        Column("gradient_variance", "Variance of the first gradient", ".2g"),
+    ),
+    plan=plan,
+    look=look,
+    claims=claims,
+    draw=draw,
+    seeds={"small": 1, "medium": 3, "paper": 3},
+)
