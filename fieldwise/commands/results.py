@@ -25,7 +25,7 @@ def evaluate(
 
     Example: `fieldwise evaluate runs/pin log.csv --by weekday`
     """
-    from fieldwise.data import formats
+    from fieldwise.data.recipes.reading import columns_of, rows_of
     from fieldwise.predictor import Predictor
 
     predictor = Predictor.load(source, device)
@@ -34,11 +34,11 @@ def evaluate(
             found = predictor.evaluate_prepared(rows, part, by)
         else:
             schema = predictor.schema
-            known = formats.column_names(rows)
+            known = columns_of(schema, rows)
             if by and by not in known:
                 raise DataError(f"--by column '{by}' is missing; the file has: {', '.join(known)} ({rows})")
             columns = dict.fromkeys([schema.label, *schema.columns, schema.weight, by])
-            chunks = formats.read([rows], [name for name in columns if name], schema.numbers)
+            chunks = rows_of(schema, rows, [name for name in columns if name])
             found = predictor.evaluate(chunks, by)
     if json:
         print_json(found)
@@ -62,12 +62,13 @@ def predict(
     Example: `fieldwise predict runs/pin new.csv -o predictions.csv`
     """
     from fieldwise.data import formats
+    from fieldwise.data.recipes.reading import rows_of
     from fieldwise.predictor import Predictor
 
     predictor = Predictor.load(source, device)
     if file.exists() and file.samefile(rows):
         raise ConfigError(f"the output would replace the input; choose another -o ({file})")
-    chunks = formats.read([rows], None if keep else predictor.schema.columns, predictor.schema.numbers)
+    chunks = rows_of(predictor.schema, rows, None if keep else predictor.schema.columns)
     with counting("predicting", json) as progress:
         count = formats.write(file, predictor.annotate(chunks, keep), progress)
     if json:
