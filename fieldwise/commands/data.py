@@ -18,28 +18,40 @@ if TYPE_CHECKING:
 @app.command()
 def simulate(
     file: Annotated[Path, typer.Option("--out", help="A .csv, .tsv, .txt or .parquet file (.gz too).")],
-    kind: Annotated[str, typer.Option(help="demo, criteo, avazu, ipinyou or appstore.")] = "demo",
+    kind: Annotated[
+        str, typer.Option(help="demo, criteo, avazu, ipinyou or appstore; raw also criteo-1tb and movielens-1m.")
+    ] = "demo",
     rows: int = 100_000,
     seed: int = 0,
     rate: Annotated[float | None, typer.Option(help="Share of positives; the kind's own without it.")] = None,
     truth: Annotated[bool, typer.Option("--truth", help="Add the true probability as a column.")] = False,
     first_day: Annotated[int, typer.Option(help="The world has days 0 to 9, and lives: values come and go.")] = 0,
     last_day: Annotated[int, typer.Option()] = 9,
+    layout: Annotated[str, typer.Option(help="plain, or raw: as the public files of this kind are written.")] = "plain",
     json: Json = False,
 ) -> None:
     """Write a click log drawn from a world whose truth is known.
 
     Example: `fieldwise simulate --kind criteo --rows 100000 --out log.csv`
     """
+    from fieldwise.data.layouts import Simulation, write_raw
     from fieldwise.data.world import World, write_log
 
+    if layout not in ("plain", "raw"):
+        raise ConfigError(f"--layout takes plain or raw, found '{layout}'")
+    if layout == "raw" and (truth or (first_day, last_day) != (0, 9)):
+        raise ConfigError("--layout raw has no column for --truth, and all days; leave out --first-day and --last-day")
     with counting("simulating", json):
-        write_log(World(kind, seed, rate), rows, file, seed, truth, first_day, last_day)
+        if layout == "raw":
+            write_raw(kind, Simulation(rows, seed, rate), file)
+        else:
+            write_log(World(kind, seed, rate), rows, file, seed, truth, first_day, last_day)
+    drop = " --drop true_probability" if truth else ""
+    how = f"--recipe {kind}" if layout == "raw" else f"--label click{drop}"
     if json:
-        print_json({"file": str(file), "rows": rows, "kind": kind, "seed": seed})
+        print_json({"file": str(file), "rows": rows, "kind": kind, "seed": seed, "layout": layout})
     else:
-        drop = " --drop true_probability" if truth else ""
-        say(f"{rows:,} rows in {file}\nnext: fieldwise prepare {file} --label click{drop} --out data")
+        say(f"{rows:,} rows in {file}\nnext: fieldwise prepare {file} {how} --out data")
 
 
 @app.command()
