@@ -146,6 +146,7 @@ def prepare(
             gbdt_leaves=gbdt_leaves or 0,
             history=past,
             known=known,
+            recipe=chosen.recipe,
         )
     facts["notes"] += chosen.notes()
     facts["skipped_rows"] = chosen.bad.facts()

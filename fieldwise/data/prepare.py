@@ -90,6 +90,7 @@ def prepare(
     gbdt_leaves: int = 0,
     history: HistorySettings | None = None,
     known: Encoder | None = None,
+    recipe: str = "",
 ) -> dict[str, Any]:
     """Writes the prepared folder `out` and returns its facts.
 
@@ -99,7 +100,8 @@ def prepare(
     rows keep, drawn by the split's seed; probabilities are corrected for it. `gbdt_leaves` trees add a field each,
     `history` those of what came before; without it the schema's own stands, and `auto` in it gives way to the keys that
     are proposed. With a `known` encoder its schema and
-    ids stay, and its history goes on; the training rows only add ids behind the old ones.
+    ids stay, and its history goes on; the training rows only add ids behind the old ones. `recipe` is the name of how
+    the raw files were read, for those that will read more of them.
     """
     schema = known.schema if known else schema
     split = split or Split()
@@ -125,6 +127,7 @@ def prepare(
             schema = replace(schema, history=history)
             notes += left_out
         schema = replace(schema, label=label, weight=weight, gbdt_leaves=gbdt_leaves or schema.gbdt_leaves)
+        schema = replace(schema, recipe=recipe or schema.recipe)
         encoder = fit_encoder(schema, stage / "train.parquet", progress, known)
         proposals = propose(encoder, stage / "train.parquet", history, progress) if history.proposals else []
         if history.proposals and not proposals:

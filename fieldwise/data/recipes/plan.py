@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -58,7 +58,13 @@ class Plan:
     split: Split
     keep_negatives: float
     bad: BadRows
-    reader: Reader | None = field(default=None)
+    reader: Reader | None = None
+    continues: bool = False
+
+    @property
+    def recipe(self) -> str:
+        """The name that the schema remembers."""
+        return self.reader.recipe.name if self.reader else ""
 
     @property
     def names(self) -> dict[str, str]:
@@ -67,7 +73,8 @@ class Plan:
 
     def notes(self) -> list[str]:
         """What is to be said once the rows have been read."""
-        return [*self.bad.notes(), *(self.reader.notes(self.parts) if self.reader else ())]
+        complete = self.reader.notes(self.parts) if self.reader and not self.continues else []
+        return [*self.bad.notes(), *complete]
 
 
 def plan(asked: Asked) -> Plan:
@@ -88,7 +95,7 @@ def plan(asked: Asked) -> Plan:
     if recipe is None:
         return Plan(parts, _plain_sources(parts, schema, label, bad), label, weight, schema, split, keep, bad)
     balance = recipe.balance and asked.keep_negatives is None
-    reader = Reader(recipe, bad, balance, asked.seed, label)
+    reader = Reader(recipe, bad, balance, asked.seed, label, schema.numbers if schema else None)
     for paths in parts.values():
         for path in paths:
             if label not in (known := reader.columns(path)):
@@ -96,7 +103,7 @@ def plan(asked: Asked) -> Plan:
                 raise DataError(f"recipe '{recipe.name}' found no label '{label}' in the file: {found} ({path})")
     columns = _columns(asked, schema, split, label, weight) if schema else None
     sources = {part: partial(reader.rows, paths, columns) for part, paths in parts.items()}
-    return Plan(parts, sources, label, weight, schema, split, keep, bad, reader)
+    return Plan(parts, sources, label, weight, schema, split, keep, bad, reader, asked.continues)
 
 
 def _plain_sources(parts: Mapping[str, list[Path]], schema: Schema | None, label: str, bad: BadRows) -> dict[str, Rows]:

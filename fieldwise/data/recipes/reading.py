@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,17 +27,25 @@ LOOKED_AT = 100
 class Reader:
     """Reads raw files as a recipe says, and counts their rows.
 
-    `label` and `numbers` are what `bad` looks at when it skips rows. With `balance`, negatives of each file are kept
+    `label` and `numbers` are what `bad` looks at when it skips rows; without `numbers` the recipe's fields tell, or the
+    files. With `balance`, negatives of each file are kept
     at the rate of its positives to its negatives, drawn by `seed`.
     """
 
     def __init__(
-        self, recipe: Recipe, bad: BadRows | None = None, balance: bool = False, seed: int = 0, label: str = ""
+        self,
+        recipe: Recipe,
+        bad: BadRows | None = None,
+        balance: bool = False,
+        seed: int = 0,
+        label: str = "",
+        numbers: Collection[str] | None = None,
     ) -> None:
         self.recipe, self.bad, self.balance, self.seed = recipe, bad or BadRows(), balance, seed
         self.label = label or recipe.label
-        self.numbers = recipe.schema.numbers if recipe.schema else set[str]()
+        self.numbers = recipe.schema.numbers if recipe.schema and numbers is None else numbers
         self.counts: dict[Path, int] = {}
+        self._counted: dict[Path, tuple[int, int]] = {}
         self._joins: dict[tuple[Path, str], Join | None] = {}
 
     def columns(self, path: Path) -> list[str]:
@@ -53,14 +61,14 @@ class Reader:
         """Chunks of the columns, all where none are named, of the files in their order."""
         for path, chunks in self._each(paths, columns):
             passed = 0
-            for chunk in usable(self.bad, path, chunks, self.label, self.numbers):
+            for chunk in usable(self.bad, path, chunks, self.label, self.numbers or ()):
                 passed += len(chunk)
                 self.counts[path] = passed
                 yield chunk if columns is None else chunk.select(list(columns))
 
     def _each(self, paths: Sequence[Path], columns: Sequence[str] | None) -> Iterator[tuple[Path, Iterator[pa.Table]]]:
         if self.recipe.kind:
-            yield from formats.read_each(paths, columns, None, self.bad, self.recipe.kind)
+            yield from formats.read_each(paths, columns, self.numbers, self.bad, self.recipe.kind)
             return
         known = [self.columns(path) for path in paths]
         for path, names in zip(paths, known, strict=True):
@@ -138,40 +146,39 @@ class Reader:
 
     def _balanced(self, path: Path, chunks: Iterable[pa.Table]) -> Iterator[pa.Table]:
         """All positives, and as many negatives in expectation; one random stream, so that chunks do not matter."""
-        positives, rows = count_labels(path, self.recipe.text.delimiter)
+        positives, rows = self._labels(path)
         rate = min(1.0, positives / max(1, rows - positives))
         random = np.random.default_rng([self.seed, 2, zlib.crc32(path.name.encode())])
         for chunk in chunks:
             negative = pc.equal(chunk[self.recipe.label], "0").fill_null(False).to_numpy()
             yield chunk.filter(pa.array(~negative | (random.random(len(chunk)) < rate)))
 
-    def notes(self, parts: dict[str, list[Path]]) -> list[str]:
-        """Where the rows that were read differ from those of the complete published files."""
-        found = dict.fromkeys(parts, 0)
-        for part, paths in parts.items():
-            for path in paths:
-                rows = self._raw_rows(path)
-                found[part] += rows
-                found[path.name.removesuffix(".gz")] = rows
-        told = []
-        for name, expected in self.recipe.rows.items():
-            if name not in found:
-                told.append(
-                    f"recipe {self.recipe.name}: {name} is not among the files ({expected:,} rows when published)"
-                )
-            elif found[name] != expected:
-                told.append(
-                    f"recipe {self.recipe.name}: expected {expected:,} {name} rows, those of the complete published "
-                    f"file, found {found[name]:,}; is it a sample, or cut off?"
-                )
-        return told
+    def notes(self, parts: Mapping[str, Sequence[Path]]) -> list[str]:
+        """Whether the rows that were read are those of the complete published files, in one line where they are not."""
+        found: dict[str, int] = {}
+        for path in parts["train"] if not self.recipe.parts else [path for paths in parts.values() for path in paths]:
+            for name in (self.recipe.part_of(path), path.name.removesuffix(".gz")):
+                found[name] = found.get(name, 0) + self._raw_rows(path)
+        odd = [
+            f"{name} {found[name]:,} of {expected:,}" if name in found else f"{name} none of {expected:,}"
+            for name, expected in self.recipe.rows.items()
+            if found.get(name) != expected
+        ]
+        way_out = "the published files have more or fewer rows; is this a sample, or cut off?"
+        return [f"recipe {self.recipe.name}: found {', '.join(odd)}: {way_out}"] if odd else []
 
     def _raw_rows(self, path: Path) -> int:
         """The rows of a file as it lies there."""
         if self.balance:
-            return count_labels(path, self.recipe.text.delimiter)[1]
+            return self._labels(path)[1]
         skipped = self.bad.found.get(path)
         return self.counts.get(path, 0) + (skipped.rows if skipped else 0)
+
+    def _labels(self, path: Path) -> tuple[int, int]:
+        """Positives and rows of a file, counted once."""
+        if path not in self._counted:
+            self._counted[path] = count_labels(path, self.recipe.text.delimiter)
+        return self._counted[path]
 
 
 def count_labels(path: Path, delimiter: str) -> tuple[int, int]:
@@ -202,7 +209,7 @@ def rows_of(schema: Schema, path: Path, columns: Sequence[str] | None = None) ->
     """
     if not schema.recipe or _is_plain(path, schema):
         return formats.read([path], columns, schema.numbers)
-    return Reader(find(schema.recipe)).rows([path], columns)
+    return Reader(find(schema.recipe), label=schema.label, numbers=schema.numbers).rows([path], columns)
 
 
 def columns_of(schema: Schema, path: Path) -> list[str]:
