@@ -12,7 +12,8 @@ from fieldwise.data.bad_rows import BadRows
 from fieldwise.data.delimited import text_table
 from fieldwise.errors import DataError
 
-KINDS = ("libsvm", "libffm")
+FORMS = {"libsvm": "feature:value", "libffm": "field:feature:value"}
+KINDS = tuple(FORMS)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str, list[list[str]]]]:
@@ -37,9 +38,9 @@ def fields_of(path: Path, kind: str, bad: BadRows | None = None) -> dict[str, bo
     """
     features: dict[str, set[str]] = {}
     numbers: set[str] = set()
-    width = None
-    for number, _, entries in _lines(path):
-        width = len(entries) if width is None else width
+    width, first = None, ""
+    for number, label, entries in _lines(path):
+        width, first = (len(entries), f"'{label[:40]}' ({path}, line {number})") if width is None else (width, first)
         fault = _fault(kind, entries, width)
         if fault and bad is not None and bad.skip:
             continue
@@ -56,7 +57,8 @@ def fields_of(path: Path, kind: str, bad: BadRows | None = None) -> dict[str, bo
                 way_out = "a category has value 1, a number has one feature"
                 raise DataError(f"{way_out}, found '{':'.join(entry)}' ({path}, line {number})")
     if not features:
-        raise DataError(f"the file is empty ({path})")
+        form = f"expected {FORMS[kind]} after the label, found only {first}"
+        raise DataError(form if first else f"the file is empty ({path})")
     order = sorted(features, key=lambda text: (len(text), text))
     return {field: field in numbers for field in order}
 
@@ -68,8 +70,7 @@ def _fault(kind: str, entries: list[list[str]], width: int) -> str:
         return f"expected {width} features, one for each field, found {len(entries)}; {way_out}"
     for entry in entries:
         if len(entry) != (3 if kind == "libffm" else 2):
-            form = "field:feature:value" if kind == "libffm" else "feature:value"
-            return f"expected {form}, found '{':'.join(entry)}'"
+            return f"expected {FORMS[kind]}, found '{':'.join(entry)}'"
     return ""
 
 

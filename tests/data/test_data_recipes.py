@@ -56,6 +56,19 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
     return call
 
 
+@pytest.fixture(scope="module")
+def avazu_run(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small model of Avazu's rows. Do not write into it."""
+    folder = tmp_path_factory.mktemp("avazu")
+    prepare = ["prepare", str(raw / "avazu"), "--recipe", "avazu", "--out", str(folder / "data"), "--json"]
+    train = ["train", str(folder / "data"), "--model", "lr", "--set", "train.epochs=1", "--out", str(folder / "run")]
+    for arguments in (prepare, train):
+        with pytest.raises(SystemExit) as end:
+            cli.main(arguments)
+        assert end.value.code == 0
+    return folder / "run"
+
+
 def table_of(name: str, *paths: Path, columns: list[str] | None = None) -> pa.Table:
     return pa.concat_tables(Reader(find(name)).rows(paths, columns))
 
@@ -213,10 +226,8 @@ def without_label(kind: str, path: Path, folder: Path) -> Path:
     return folder / path.name
 
 
-def test_one_raw_row_from_python_equals_the_file(raw: Path, tmp_path: Path, run: Run) -> None:
-    run("prepare", raw / "avazu", "--recipe", "avazu", "--out", tmp_path / "data")
-    run("train", tmp_path / "data", "--model", "lr", "--set", "train.epochs=1", "--out", tmp_path / "run")
-    predictor = Predictor.load(tmp_path / "run")
+def test_one_raw_row_from_python_equals_the_file(raw: Path, avazu_run: Path) -> None:
+    predictor = Predictor.load(avazu_run)
     header, *lines = [line.split(",") for line in (raw / "avazu").read_text().splitlines()[:20]]
     rows = [dict(zip(header, line, strict=True)) for line in lines]
     from_file = pa.concat_tables(predictor.annotate(rows_of(predictor.schema, raw / "avazu")))["probability"]
@@ -224,20 +235,16 @@ def test_one_raw_row_from_python_equals_the_file(raw: Path, tmp_path: Path, run:
     assert predictor.predict([{"site_id": "x"}]).shape == (1,)
 
 
-def test_what_predict_kept_can_be_predicted_again(raw: Path, tmp_path: Path, run: Run) -> None:
-    run("prepare", raw / "avazu", "--recipe", "avazu", "--out", tmp_path / "data")
-    run("train", tmp_path / "data", "--model", "lr", "--set", "train.epochs=1", "--out", tmp_path / "run")
-    run("predict", tmp_path / "run", raw / "avazu", "-o", tmp_path / "kept.csv", "--keep")
-    run("predict", tmp_path / "run", tmp_path / "kept.csv", "-o", tmp_path / "again.csv")
+def test_what_predict_kept_can_be_predicted_again(raw: Path, avazu_run: Path, tmp_path: Path, run: Run) -> None:
+    run("predict", avazu_run, raw / "avazu", "-o", tmp_path / "kept.csv", "--keep")
+    run("predict", avazu_run, tmp_path / "kept.csv", "-o", tmp_path / "again.csv")
     assert (tmp_path / "again.csv").read_text().split()[1:] == [
         line.rpartition(",")[2] for line in (tmp_path / "kept.csv").read_text().split()[1:]
     ]
 
 
-def test_a_new_day_goes_on_with_the_recipe(raw: Path, tmp_path: Path, run: Run) -> None:
-    run("prepare", raw / "avazu", "--recipe", "avazu", "--out", tmp_path / "data")
-    run("train", tmp_path / "data", "--model", "lr", "--set", "train.epochs=1", "--out", tmp_path / "run")
-    facts = run("prepare", raw / "avazu", "--continue-from", tmp_path / "run", "--out", tmp_path / "next")
+def test_a_new_day_goes_on_with_the_recipe(raw: Path, avazu_run: Path, tmp_path: Path, run: Run) -> None:
+    facts = run("prepare", raw / "avazu", "--continue-from", avazu_run, "--out", tmp_path / "next")
     assert set(facts["fields"]) == {field.name for field in avazu.AVAZU.fields}
     assert not any("published" in note for note in facts["notes"])
 
