@@ -15,6 +15,8 @@ from fieldwise.data import streams
 from fieldwise.data.bad_rows import BadRows
 from fieldwise.errors import DataError
 
+# Without quotes a cell cannot run away; threads share a file in pieces of a few such lines.
+BARE_LINE = 4 << 20
 csv.field_size_limit(streams.LONGEST_LINE)
 
 
@@ -74,7 +76,7 @@ def read(path: Path, text: Text, names: Sequence[str], columns: Sequence[str], b
 
 
 def _arguments(path: Path, text: Text, width: int) -> str:
-    quote = "" if text.bare else '"'
+    quote, longest = ("", BARE_LINE) if text.bare else ('"', streams.LONGEST_LINE)
     options = {
         "auto_detect": "false",
         # A header is read as a row and dropped after: DuckDB loses its way in one that has a BOM or a line break.
@@ -87,8 +89,8 @@ def _arguments(path: Path, text: Text, width: int) -> str:
         "strict_mode": "true",
         # In parallel, a thread may start inside a quoted cell and take its lines for rows.
         "parallel": str(text.bare).lower(),
-        "max_line_size": str(streams.LONGEST_LINE),
-        "buffer_size": str(4 * streams.LONGEST_LINE),
+        "max_line_size": str(longest),
+        "buffer_size": str(4 * longest),
     }
     if text.encoding != "utf-8":
         options["encoding"] = quoted(text.encoding)
@@ -169,7 +171,8 @@ def _reason(message: str) -> str:
     if "unicode" in message.lower() or "utf-8" in message.lower():
         return "expected UTF-8 text, found other bytes"
     if "Maximum line size" in message:
-        return f"a line is longer than {streams.LONGEST_LINE >> 20} MB"
+        limit = re.search(r"Maximum line size of (\d+)", message)
+        return f"a line is longer than {(int(limit.group(1)) if limit else streams.LONGEST_LINE) >> 20} MB"
     if "GZIP" in message.upper():
         return "the gzip file is damaged or cut off"
     return message.splitlines()[0]

@@ -346,3 +346,12 @@ def test_no_label_no_preparation(raw: Path, tmp_path: Path) -> None:
     bare = without_label("criteo", raw / "criteo", tmp_path / "bare")
     with pytest.raises(DataError, match="found no label 'label'"):
         plan(Asked([bare], recipe="criteo"))
+
+
+def test_a_validation_part_beside_given_test_rows(raw: Path, tmp_path: Path, run: Run) -> None:
+    """Without a recipe too: shares that leave no test rows split the training rows."""
+    path = shutil.copy(raw / "appstore", tmp_path / "a.csv")
+    said = ["prepare", path, "--test", path, "--label", "click"]
+    assert set(run(*said, "--out", tmp_path / "a")["rows"]) == {"train", "test"}
+    facts = run(*said, "--split", "0.8,0.2,0", "--split-group", "user", "--out", tmp_path / "b")
+    assert facts["rows"]["test"] == ROWS == facts["rows"]["train"] + facts["rows"]["valid"]

@@ -164,7 +164,7 @@ class Reader:
             for name, expected in self.recipe.rows.items()
             if found.get(name) != expected
         ]
-        way_out = "the published files have more or fewer rows; is this a sample, or cut off?"
+        way_out = "the published files have other counts; is this a sample, or cut off?"
         return [f"recipe {self.recipe.name}: found {', '.join(odd)}: {way_out}"] if odd else []
 
     def _raw_rows(self, path: Path) -> int:
