@@ -34,11 +34,13 @@ def fields_of(path: Path, kind: str, bad: BadRows | None = None) -> dict[str, bo
     """The fields of a libsvm or libffm file, and whether each is a number.
 
     libffm names its fields; a libsvm line has one category for each field, in order. A field with a single
-    feature and a value other than 1 is a number; the others are categories, whose value is 1.
+    feature and a value other than 1 is a number; the others are categories, whose value is 1, or, in libsvm files
+    whose rows were scaled to unit length, the same for all of a line.
     """
     features: dict[str, set[str]] = {}
     numbers: set[str] = set()
-    width, first = None, ""
+    width, first, mixed = None, "", ""
+    scaled = kind == "libsvm"
     for number, label, entries in _lines(path):
         width, first = (len(entries), f"'{label[:40]}' ({path}, line {number})") if width is None else (width, first)
         fault = _fault(kind, entries, width)
@@ -46,6 +48,7 @@ def fields_of(path: Path, kind: str, bad: BadRows | None = None) -> dict[str, bo
             continue
         if fault:
             raise DataError(f"{fault} ({path}, line {number})")
+        scaled = scaled and len({entry[-1] for entry in entries}) == 1 < len(entries)
         for place, entry in enumerate(entries):
             field = entry[0] if kind == "libffm" else str(place)
             some = features.setdefault(field, set())
@@ -55,10 +58,13 @@ def fields_of(path: Path, kind: str, bad: BadRows | None = None) -> dict[str, bo
                 numbers.add(field)
             if len(some) > 1 and field in numbers:
                 way_out = "a category has value 1, a number has one feature"
-                raise DataError(f"{way_out}, found '{':'.join(entry)}' ({path}, line {number})")
+                mixed = mixed or f"{way_out}, found '{':'.join(entry)}' ({path}, line {number})"
     if not features:
         form = f"expected {FORMS[kind]} after the label, found only {first}"
         raise DataError(form if first else f"the file is empty ({path})")
+    if mixed and not scaled:
+        raise DataError(mixed)
+    numbers = set() if scaled else numbers
     order = sorted(features, key=lambda text: (len(text), text))
     return {field: field in numbers for field in order}
 

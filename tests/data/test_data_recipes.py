@@ -355,3 +355,13 @@ def test_a_validation_part_beside_given_test_rows(raw: Path, tmp_path: Path, run
     assert set(run(*said, "--out", tmp_path / "a")["rows"]) == {"train", "test"}
     facts = run(*said, "--split", "0.8,0.2,0", "--split-group", "user", "--out", tmp_path / "b")
     assert facts["rows"]["test"] == ROWS == facts["rows"]["train"] + facts["rows"]["valid"]
+
+
+def test_libsvm_rows_scaled_to_unit_length_are_categories(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("+1 3:0.5 7:0.5\n-1 4:0.5 7:0.5\n")
+    assert table_of("libsvm", tmp_path / "a").to_pydict() == {"label": ["1", "0"], "f0": ["3", "4"], "f1": ["7", "7"]}
+    (tmp_path / "a").write_text("+1 3:0.5 7:0.5\n-1 4:0.5 7:0.25\n")
+    with pytest.raises(
+        DataError, match=r"a category has value 1, a number has one feature, found '4:0.5' \(.*line 2\)"
+    ):
+        table_of("libsvm", tmp_path / "a")
