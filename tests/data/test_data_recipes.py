@@ -126,6 +126,25 @@ def test_ipinyou_prices_and_agents_have_the_papers_buckets(raw: Path, tmp_path: 
     assert facts["rows"]["train"] + facts["rows"]["valid"] == 1400
 
 
+def test_days_without_a_click(tmp_path: Path) -> None:
+    write_raw("ipinyou", Simulation(20, 0, 0.001), tmp_path / "raw")
+    assert any(path.stat().st_size == 0 for path in (tmp_path / "raw").rglob("clk.*"))
+    found = table_of("ipinyou", *(tmp_path / "raw").rglob("imp.*"))
+    assert found["click"].to_pylist() == [0] * 14
+
+
+def test_a_chunk_of_missing_values_has_the_columns_type() -> None:
+    made = find("ipinyou").with_derived(pa.table({"timestamp": ["?"], "user_agent": pa.array([None], pa.string())}))
+    assert [made[name].type for name in ("weekday", "hour", "useragent")] == [pa.int64(), pa.int64(), pa.string()]
+
+
+def test_files_beside_others_may_be_named(raw: Path) -> None:
+    files = [raw / "movielens-1m" / name for name in ("movies.dat", "ratings.dat", "users.dat")]
+    assert plan(Asked(files, recipe="movielens-1m")).parts == {"train": files[1:2]}
+    held = plan(Asked(files, test=files[1], recipe="movielens-1m")).parts
+    assert held == {"train": files[1:2], "test": files[1:2]}
+
+
 @pytest.mark.parametrize(
     ("agent", "expected"),
     [

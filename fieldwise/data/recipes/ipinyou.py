@@ -93,7 +93,7 @@ IPINYOU = Recipe(
     derived=(
         Derived("weekday", "timestamp", weekday, cut=8),
         Derived("hour", "timestamp", hour, cut=10),
-        Derived("useragent", "user_agent", os_browser),
+        Derived("useragent", "user_agent", os_browser, text=True),
         Derived("click", "nclick", lambda count: int(count != "0")),
     ),
     join=with_clicks,

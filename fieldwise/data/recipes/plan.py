@@ -141,9 +141,7 @@ def _parts(asked: Asked, recipe: Recipe | None, split: Split) -> dict[str, list[
     """Which files hold the rows of which part."""
     apart = {part: [path] for part, path in (("valid", asked.valid), ("test", asked.test)) if path}
     if recipe is None or apart or asked.continues or not recipe.parts:
-        if recipe:
-            _check_files(recipe, asked.files)
-        return {"train": list(asked.files), **apart}
+        return {"train": _any_files(recipe, asked.files) if recipe else list(asked.files), **apart}
     found: dict[str, list[Path]] = {}
     for path in _files(recipe, asked.files):
         found.setdefault(recipe.part_of(path), []).append(path)
@@ -155,10 +153,17 @@ def _parts(asked: Asked, recipe: Recipe | None, split: Split) -> dict[str, list[
     return {part: found[part] for part in ("train", "valid", "test") if part in found}
 
 
-def _check_files(recipe: Recipe, files: Sequence[Path]) -> None:
+def _any_files(recipe: Recipe, given: Sequence[Path]) -> list[Path]:
+    """Files of any name, without those that are read beside others."""
+    files = [path for path in given if not _is_aside(recipe, path)]
     for path in files:
         if path.is_dir():
             raise DataError(f"recipe '{recipe.name}' takes {recipe.files}; found a folder ({path})")
+    return files
+
+
+def _is_aside(recipe: Recipe, path: Path) -> bool:
+    return bool(recipe.aside and re.fullmatch(recipe.aside, path.name))
 
 
 def _files(recipe: Recipe, given: Sequence[Path]) -> list[Path]:
@@ -174,7 +179,7 @@ def _files(recipe: Recipe, given: Sequence[Path]) -> list[Path]:
                     f"recipe '{recipe.name}' takes {recipe.files}; found none of them in the folder ({path})"
                 )
             files += inside
-        elif not recipe.aside or not re.fullmatch(recipe.aside, path.name):
+        elif not _is_aside(recipe, path):
             if not recipe.part_of(path):
                 way_out = (
                     "a file of another name is given with --valid or --test, and the others are training rows then"

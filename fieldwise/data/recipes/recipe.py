@@ -20,18 +20,21 @@ COMMAS = Text()
 
 @dataclass(frozen=True)
 class Derived:
-    """A column made of another one, cell by cell, or, with `cut`, of the first so many characters of its cells."""
+    """A column made of another one, cell by cell (of its first `cut` characters, if set): integers, or `text`."""
 
     name: str
     of: str
-    make: Callable[[str], Any]
+    make: Callable[[str], int | str | None]
     cut: int = 0
+    text: bool = False
 
     def column(self, table: pa.Table) -> pa.Array:
         """The column of a table that has the one it is made of; each distinct text is looked at once."""
         cells = pc.cast(table[self.of].combine_chunks(), pa.string())
         cells = (pc.utf8_slice_codeunits(cells, 0, self.cut) if self.cut else cells).dictionary_encode()
-        made = pa.array([None if not text else self.make(text) for text in cells.dictionary.to_pylist()])
+        values = [None if not text else self.make(text) for text in cells.dictionary.to_pylist()]
+        # A type of its own, because a chunk may have missing values alone.
+        made = pa.array(values, pa.string() if self.text else pa.int64())
         return made.take(cells.indices)
 
 
