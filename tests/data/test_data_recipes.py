@@ -133,6 +133,16 @@ def test_days_without_a_click(tmp_path: Path) -> None:
     assert found["click"].to_pylist() == [0] * 14
 
 
+def test_whatever_bytes_a_browser_sent(raw: Path, tmp_path: Path) -> None:
+    shutil.copytree(raw / "ipinyou" / "training2nd", tmp_path / "logs")
+    log = tmp_path / "logs" / "imp.20130602.txt"
+    log.write_bytes(log.read_bytes().replace(b"Mozilla", b'Moz\xff\xfe"lla', 3))
+    found = table_of("ipinyou", log)
+    assert found.select(["click", "useragent"]).equals(
+        table_of("ipinyou", raw / "ipinyou" / "training2nd" / log.name).select(["click", "useragent"])
+    )
+
+
 def test_a_chunk_of_missing_values_has_the_columns_type() -> None:
     made = find("ipinyou").with_derived(pa.table({"timestamp": ["?"], "user_agent": pa.array([None], pa.string())}))
     assert [made[name].type for name in ("weekday", "hour", "useragent")] == [pa.int64(), pa.int64(), pa.string()]

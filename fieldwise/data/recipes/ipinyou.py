@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -19,7 +20,8 @@ COLUMNS = (
     "slotheight slotvisibility slotformat slotprice creative bidprice payprice keypage advertiser usertag"
 )
 IMPRESSION = tuple(COLUMNS.split())
-TEXT = Text("\t", bare=True)
+# User agents and urls hold whatever browsers sent; no field does.
+TEXT = Text("\t", bare=True, encoding="latin-1")
 # Looked for in this order: an Android's agent says linux too, Chrome's says safari.
 SYSTEMS = ["windows", "ios", "mac", "android", "linux"]
 BROWSERS = ["chrome", "sogou", "maxthon", "safari", "firefox", "theworld", "opera", "ie"]
@@ -55,10 +57,9 @@ def with_clicks(path: Path) -> Join | None:
     if not logs:
         return None
     keys = [pa.array([], pa.string())]
+    text = replace(TEXT, names=IMPRESSION)
     for log in logs:
-        for chunk in delimited.read(
-            log, Text("\t", IMPRESSION, bare=True), IMPRESSION, ["bidid", "creative"], BadRows()
-        ):
+        for chunk in delimited.read(log, text, IMPRESSION, ["bidid", "creative"], BadRows()):
             keys.append(_key(chunk))
     clicked = pa.concat_arrays(keys)
 
