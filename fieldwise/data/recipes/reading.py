@@ -156,7 +156,10 @@ class Reader:
     def notes(self, parts: Mapping[str, Sequence[Path]]) -> list[str]:
         """Whether the rows that were read are those of the complete published files, in one line where they are not."""
         found: dict[str, int] = {}
-        for path in parts["train"] if not self.recipe.parts else [path for paths in parts.values() for path in paths]:
+        paths = parts["train"] if not self.recipe.parts else [path for some in parts.values() for path in some]
+        if not set(paths) <= set(self.counts):
+            return []
+        for path in paths:
             for name in (self.recipe.part_of(path), path.name.removesuffix(".gz")):
                 found[name] = found.get(name, 0) + self._raw_rows(path)
         odd = [
