@@ -90,6 +90,44 @@ def print_report(report: dict[str, Any], run: Path) -> None:
     say(f"next: fieldwise predict {run} FILE -o predictions.csv")
 
 
+def print_recipes(found: Sequence[dict[str, Any]]) -> None:
+    """One paragraph for each recipe: what it is, where it is published, under which terms, how many rows."""
+    for recipe in found:
+        say(f"{recipe['name']:17}{recipe['title']}")
+        say(f"{'':17}{recipe['link']}; terms: {recipe['terms']}; {_published(recipe)}")
+    say("more: fieldwise recipes NAME; use: fieldwise prepare --recipe NAME FILES --out DATA")
+
+
+def _published(recipe: dict[str, Any]) -> str:
+    rows = ", ".join(f"{count:,} {name}" for name, count in recipe["rows"].items())
+    return f"rows when published: {rows}" if rows else "no count of rows is known"
+
+
+def print_recipe(recipe: dict[str, Any]) -> None:
+    """All that a recipe says."""
+    shares = ", ".join(f"{share:g}" for share in recipe["split"]["shares"])
+    by = f" in the order of {recipe['split']['by']}" if recipe["split"]["by"] else " at random"
+    named = "; ".join(f"{part}: {pattern}" for part, pattern in recipe["split"]["files"].items())
+    lines = {
+        "link": recipe["link"],
+        "terms": recipe["terms"],
+        "files": recipe["files"],
+        "rows": _published(recipe),
+        "label": recipe["label"],
+        "fields": f"{len(recipe['fields'])}: {', '.join(recipe['fields'])}" if recipe["fields"] else "inferred",
+        "derived": ", ".join(f"{made} from {raw}" for made, raw in recipe["derived"].items()),
+        "parts": f"files by name ({named}); training rows split {shares}{by}" if named else f"{shares}{by}",
+        "negatives": "as many as positives, in each file" if recipe["balance"] else "",
+        "trees": f"the leaves of {recipe['gbdt_leaves']} as fields" if recipe["gbdt_leaves"] else "",
+    }
+    say(f"{recipe['name']}: {recipe['title']}")
+    for key, line in lines.items():
+        if line:
+            say(f"  {key:11}{line}")
+    for remark in recipe["remarks"]:
+        say(f"  - {remark}")
+
+
 def print_proposals(found: Sequence[dict[str, Any]]) -> None:
     """The history keys that were proposed, in their order, and what each saves of the base rate's log loss."""
     if found:

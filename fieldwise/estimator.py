@@ -15,9 +15,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from fieldwise import bundle
 from fieldwise.config import load_config
-from fieldwise.data.formats import CHUNK_ROWS, as_table
+from fieldwise.data.formats import as_table
 from fieldwise.data.prepare import Split, prepare
 from fieldwise.data.schema import Schema
+from fieldwise.data.streams import CHUNK_ROWS
 from fieldwise.errors import DataError
 from fieldwise.files import whole_folder
 from fieldwise.predictor import Predictor

@@ -33,7 +33,7 @@ class JoinedSchema(Schema):
         fields: dict[str, Field] = {}
         for field in (field for part in parts for field in part.fields):
             fields.setdefault(field.name, field)
-        return cls(parts[0].label, tuple(fields.values()), parts[0].weight, parts=tuple(parts))
+        return cls(parts[0].label, tuple(fields.values()), parts[0].weight, recipe=parts[0].recipe, parts=tuple(parts))
 
     @property
     def columns(self) -> list[str]:

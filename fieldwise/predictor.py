@@ -18,6 +18,7 @@ from fieldwise.data.encoder import Encoder, as_number
 from fieldwise.data.following import follow
 from fieldwise.data.formats import as_table
 from fieldwise.data.prepare import read_labels, read_weights
+from fieldwise.data.recipes import find
 from fieldwise.data.schema import Schema
 from fieldwise.data.texts import texts_of
 from fieldwise.errors import BundleError, DataError
@@ -41,7 +42,8 @@ class Predictor:
     """A bundle ready to predict.
 
     `predict` takes a pandas, Polars or Arrow table or a list of dicts, with the schema's columns. A value
-    never seen in training is the field's `other`; None, NaN and "" are its missing value.
+    never seen in training is the field's `other`; None, NaN and "" are its missing value. Columns that a recipe
+    derives are made of its raw ones where they are not given.
     """
 
     def __init__(self, opened: bundle.Bundle, device: str = "cpu") -> None:
@@ -60,14 +62,18 @@ class Predictor:
 
     def predict(self, rows: Any) -> NDArray[np.float64]:
         """The probability of a response for each row, (n,). A dict may leave fields out: they are missing values."""
+        columns, recipe = self.schema.columns, find(self.schema.recipe) if self.schema.recipe else None
         if isinstance(rows, list) and all(isinstance(row, dict) for row in rows):
+            if recipe:
+                columns = recipe.given(columns, {name for row in rows for name in row})
             for number, row in enumerate(rows):
-                if row and not set(row) & set(self.schema.columns):
+                if row and not set(row) & set(columns):
                     found = ", ".join(map(str, row))
                     expected = ", ".join(self.schema.names)
                     raise DataError(f"a row needs at least one field of {expected}; found {found} (row {number + 1})")
-            rows = {name: [row.get(name) for row in rows] for name in self.schema.columns}
-        return self.probabilities(self.encoder.transform(as_table(rows)))
+            rows = {name: [row.get(name) for row in rows] for name in columns}
+        table = as_table(rows)
+        return self.probabilities(self.encoder.transform(recipe.with_derived(table) if recipe else table))
 
     def probabilities(self, ids: NDArray[np.int32]) -> NDArray[np.float64]:
         """Encoded rows (n, C) -> calibrated probabilities (n,)."""

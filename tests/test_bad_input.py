@@ -20,7 +20,8 @@ import pytest
 from pyarrow import parquet
 
 from fieldwise import cli
-from fieldwise.data import dataset, formats
+from fieldwise.data import dataset, streams
+from fieldwise.errors import DataError
 from tests.conftest import Trained
 
 Fails = Callable[..., str]
@@ -328,7 +329,7 @@ def test_rows_to_predict(fails: Fails, tmp_path: Path, out: Path, trained: Train
 def test_a_bad_row_far_down_leaves_no_predictions(
     fails: Fails, tmp_path: Path, out: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(formats, "CHUNK_ROWS", 2048)
+    monkeypatch.setattr(streams, "CHUNK_ROWS", 2048)
     path = save(tmp_path / "new.csv", "user,price,tags\n" + "u1,0.5,a\n" * 9000 + "u1\n")
     old = save(out.with_suffix(".csv"), "old")
     assert f"expected 3 columns, found 1 ({path}, line 9002)" in fails("predict", trained.run, path, "-o", old)
@@ -513,5 +514,5 @@ def test_verbs(fails: Fails, arguments: list[str], message: str) -> None:
 
 
 def test_debug_shows_where(tmp_path: Path) -> None:
-    with pytest.raises(formats.DataError, match="no such file"):
+    with pytest.raises(DataError, match="no such file"):
         cli.main(["prepare", str(tmp_path / "nothing.csv"), "--label", "x", "--out", str(tmp_path / "data"), "--debug"])

@@ -1,16 +1,14 @@
-"""Verbs that make data: simulate, prepare."""
+"""Verbs that make data: simulate, prepare, recipes."""
 
 from __future__ import annotations
 
-import dataclasses
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fieldwise.commands.app import Force, Json, app, listed
-from fieldwise.console import counting, err, print_json, print_proposals, say
+from fieldwise.console import counting, err, print_json, print_proposals, print_recipe, print_recipes, say
 from fieldwise.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,7 +19,10 @@ if TYPE_CHECKING:
 def simulate(
     file: Annotated[Path, typer.Option("--out", help="A .csv, .tsv, .txt or .parquet file (.gz too).")],
     kind: Annotated[
-        str, typer.Option(help="demo, criteo, avazu, ipinyou, appstore, repeat (users return to items).")
+        str,
+        typer.Option(
+            help="demo, criteo, avazu, ipinyou, appstore, repeat (users return); raw also criteo-1tb and movielens-1m."
+        ),
     ] = "demo",
     rows: int = 100_000,
     seed: int = 0,
@@ -30,42 +31,56 @@ def simulate(
     days: Annotated[int, typer.Option(help="How long the world lives; day by day values come and go.")] = 10,
     first_day: Annotated[int, typer.Option(help="The log's first day; days begin at 0.")] = 0,
     last_day: Annotated[int | None, typer.Option(help="The log's last day; the world's last without it.")] = None,
+    layout: Annotated[str, typer.Option(help="plain, or raw: as the public files of this kind are written.")] = "plain",
     json: Json = False,
 ) -> None:
     """Write a click log drawn from a world whose truth is known.
 
     Example: `fieldwise simulate --kind criteo --rows 100000 --out log.csv`
     """
+    from fieldwise.data.layouts import Simulation, write_raw
     from fieldwise.data.world import World, write_log
 
+    if layout not in ("plain", "raw"):
+        raise ConfigError(f"--layout takes plain or raw, found '{layout}'")
+    if layout == "raw" and (truth or (days, first_day, last_day) != (10, 0, None)):
+        raise ConfigError("--layout raw has no column for --truth, and days of its own; leave those options out")
     with counting("simulating", json):
-        write_log(World(kind, seed, rate, days), rows, file, seed, truth, first_day, last_day)
+        if layout == "raw":
+            write_raw(kind, Simulation(rows, seed, rate), file)
+        else:
+            write_log(World(kind, seed, rate, days), rows, file, seed, truth, first_day, last_day)
+    drop = " --drop true_probability" if truth else ""
+    how = f"--recipe {kind}" if layout == "raw" else f"--label click{drop}"
     if json:
-        print_json({"file": str(file), "rows": rows, "kind": kind, "seed": seed, "days": days})
+        print_json({"file": str(file), "rows": rows, "kind": kind, "seed": seed, "days": days, "layout": layout})
     else:
-        drop = " --drop true_probability" if truth else ""
-        say(f"{rows:,} rows in {file}\nnext: fieldwise prepare {file} --label click{drop} --out data")
+        say(f"{rows:,} rows in {file}\nnext: fieldwise prepare {file} {how} --out data")
 
 
 @app.command()
 def prepare(
     files: Annotated[list[Path], typer.Argument(help="Training rows: csv, tsv, parquet, libsvm, libffm, .gz too.")],
     folder: Annotated[Path, typer.Option("--out", help="The prepared folder to write.")],
-    label: Annotated[str, typer.Option(help="The 0/1 column; a schema may name it instead.")] = "",
+    recipe: Annotated[str, typer.Option(help="What public raw files these are: see `fieldwise recipes`.")] = "",
+    label: Annotated[str, typer.Option(help="The 0/1 column; a schema or a recipe may name it instead.")] = "",
     schema: Annotated[Path | None, typer.Option(help="A schema.toml; inferred without one.")] = None,
-    split: Annotated[str, typer.Option(help="Shares of train, valid, test.")] = "0.8,0.1,0.1",
-    split_by: Annotated[str, typer.Option(help="Split in the order of this column (`row`: the file's).")] = "",
+    split: Annotated[str, typer.Option(help="Shares of train, valid, test.", show_default="0.8,0.1,0.1")] = "",
+    split_by: Annotated[
+        str, typer.Option(help="Split in the order of this column (`row`: the file's; `none`: at random).")
+    ] = "",
     split_group: Annotated[str, typer.Option(help="Rows alike in these columns go to one part.")] = "",
     valid: Annotated[Path | None, typer.Option(help="Validation rows in a file of their own.")] = None,
     test: Annotated[Path | None, typer.Option(help="Test rows in a file of their own.")] = None,
     weight: Annotated[str, typer.Option(help="A column of row weights.")] = "",
     drop: Annotated[list[str] | None, typer.Option(help="A column that is no field; may be given again.")] = None,
     keep_negatives: Annotated[
-        float, typer.Option(help="Share of the negatives that training rows keep; probabilities stay true.")
-    ] = 1.0,
+        float | None,
+        typer.Option(help="Share of the negatives that training rows keep; probabilities stay true.", show_default="1"),
+    ] = None,
     gbdt_leaves: Annotated[
-        int, typer.Option(help="Add the leaves of so many boosted trees of depth 7 as fields, such as 30.")
-    ] = 0,
+        int | None, typer.Option(help="Add the leaves of so many boosted trees of depth 7 as fields, such as 30.")
+    ] = None,
     history: Annotated[
         str,
         typer.Option(help="Keys whose past becomes fields: columns and crosses such as user,user*item; auto, auto:8."),
@@ -74,6 +89,9 @@ def prepare(
         list[str] | None, typer.Option(help="NAME=VALUE: time, delay, window, half_life, folds, group, strength.")
     ] = None,
     continue_from: Annotated[Path | None, typer.Option(help="A run or bundle whose ids stay; new ones follow.")] = None,
+    on_bad_rows: Annotated[
+        str, typer.Option(help="stop, or skip: such rows are left out, counted and noted.")
+    ] = "stop",
     seed: Annotated[int, typer.Option(help="Of the random split and the kept negatives.")] = 0,
     force: Force = False,
     json: Json = False,
@@ -82,63 +100,100 @@ def prepare(
 
     Example: `fieldwise prepare log.csv --label click --out data`
     """
-    from fieldwise.data import formats
     from fieldwise.data import prepare as room
+    from fieldwise.data.recipes.plan import Asked, plan
     from fieldwise.data.schema import Schema, history_settings
 
     if history_set and not history:
         raise ConfigError("--history-set needs --history, the keys whose past becomes fields")
-    if continue_from and (history or gbdt_leaves):
-        raise ConfigError("--continue-from keeps the fields as they are; leave out --history and --gbdt-leaves")
+    if continue_from and (history or gbdt_leaves or recipe):
+        raise ConfigError(
+            "--continue-from keeps fields and recipe as they are; leave out --history, --gbdt-leaves, --recipe"
+        )
+    if on_bad_rows not in ("stop", "skip"):
+        raise ConfigError(f"--on-bad-rows takes stop or skip, found '{on_bad_rows}'")
     known = _known_encoder(continue_from, schema) if continue_from else None
-    written = Schema.load(schema) if schema else known.schema if known else None
-    label = label or (written.label if written else "")
-    if not label:
-        raise ConfigError("--label is missing: name the column that holds the 0/1 response")
-    if written and written.label != label:
-        written = dataclasses.replace(written, label=label)
-    weight = weight or (written.weight if written else "")
-    given = {"train": files, **({"valid": [valid]} if valid else {}), **({"test": [test]} if test else {})}
-    for paths in given.values():
-        for path in paths:
-            formats.column_names(path)
-    every = [path for paths in given.values() for path in paths]
-    numbers = written.numbers if written else formats.number_fields(every)
-    sources = {part: partial(formats.read, paths, numbers=numbers) for part, paths in given.items()}
-    names = {part: ", ".join(map(str, paths)) for part, paths in given.items()}
+    past = history_settings(history, history_set or ()) if history else None
+    asked = Asked(
+        files=files,
+        valid=valid,
+        test=test,
+        label=label,
+        weight=weight,
+        schema=Schema.load(schema) if schema else known.schema if known else None,
+        recipe=recipe,
+        shares=_shares(split) if split else None,
+        split_by=split_by,
+        split_group=listed(split_group),
+        seed=seed,
+        drop=drop or (),
+        keep_negatives=keep_negatives,
+        history=past,
+        gbdt_leaves=gbdt_leaves,
+        continues=bool(known),
+        skip_bad_rows=on_bad_rows == "skip",
+    )
     with counting("preparing", json) as progress:
+        chosen = plan(asked)
         facts = room.prepare(
-            sources,
+            chosen.sources,
             folder,
-            label,
-            written,
-            room.Split(_shares(split), split_by, seed, listed(split_group)),
-            weight,
+            chosen.label,
+            chosen.schema,
+            chosen.split,
+            chosen.weight,
             drop or (),
             force,
             progress,
-            names,
-            keep_negatives=keep_negatives,
-            gbdt_leaves=gbdt_leaves,
-            history=history_settings(history, history_set or ()) if history else None,
+            chosen.names,
+            keep_negatives=chosen.keep_negatives,
+            gbdt_leaves=gbdt_leaves or 0,
+            history=past,
             known=known,
+            recipe=chosen.recipe,
         )
+    facts["notes"] += chosen.notes()
+    facts["skipped_rows"] = chosen.bad.facts()
     if json:
         print_json(facts)
-        return
+    else:
+        _print_prepared(facts, folder, continue_from)
+
+
+def _print_prepared(facts: dict[str, Any], folder: Path, continued: Path | None) -> None:
     for note in facts["notes"]:
         err.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
     for part, count in facts["rows"].items():
         say(f"{part:6}{count:>12,} rows, {facts['positive_rate'][part]:.4%} positive")
     print_proposals(facts["proposals"])
     kinds = ", ".join(f"{n} ({v['kind']}, {v['size']:,} ids)" for n, v in facts["fields"].items())
-    if known:
+    if continued:
         grown = ", ".join(f"{name} {count:,}" for name, count in facts["new_ids"].items())
         say(f"fields: {kinds}\nnew ids, behind the old ones: {grown or 'none'}")
-        say(f"next: fieldwise train {folder} --continue-from {continue_from} --out runs/next")
+        say(f"next: fieldwise train {folder} --continue-from {continued} --out runs/next")
         return
     say(f"fields: {kinds}\nschema: {folder / 'schema.toml'} (edit it and pass it with --schema)")
     say(f"next: fieldwise train {folder} --model pin --out runs/pin")
+
+
+@app.command()
+def recipes(
+    name: Annotated[str, typer.Argument(help="One recipe; all without a name.")] = "",
+    json: Json = False,
+) -> None:
+    """List the public data sets that `prepare --recipe` takes as they are published.
+
+    Example: `fieldwise recipes criteo`
+    """
+    from fieldwise.data.recipes import RECIPES, find
+
+    shown = [find(name).facts()] if name else [recipe.facts() for recipe in RECIPES.values()]
+    if json:
+        print_json({"recipes": shown})
+    elif name:
+        print_recipe(shown[0])
+    else:
+        print_recipes(shown)
 
 
 def _known_encoder(source: Path, schema: Path | None) -> Encoder:

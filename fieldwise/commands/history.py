@@ -28,17 +28,15 @@ def update(
     Example: `fieldwise history update runs/pin yesterday.csv --out bundle`
     """
     from fieldwise import bundle, freshen
-    from fieldwise.data import formats
+    from fieldwise.data.recipes.reading import columns_of, rows_of
 
     opened = bundle.load(source)
-    label, names = opened.schema.label, formats.column_names(rows)
+    label, names = opened.schema.label, columns_of(opened.schema, rows)
     if label not in names:
         raise DataError(f"updating needs the label column '{label}'; the file has: {', '.join(names)} ({rows})")
     wanted = [label, *(name for name in opened.schema.columns if name in names)]
     with counting("updating", json) as progress:
-        found = freshen.update_history(
-            source, formats.read([rows], wanted, opened.schema.numbers), folder, force, progress
-        )
+        found = freshen.update_history(source, rows_of(opened.schema, rows, wanted), folder, force, progress)
     if json:
         print_json(found)
         return

@@ -35,7 +35,7 @@ def evaluate(
     Example: `fieldwise evaluate runs/pin log.csv --by day --seen user,item`
     """
     from fieldwise import drift
-    from fieldwise.data import formats
+    from fieldwise.data.recipes.reading import columns_of, rows_of
     from fieldwise.predictor import Predictor
 
     predictor = Predictor.load(source, device)
@@ -53,13 +53,14 @@ def evaluate(
                 else predictor.evaluate_prepared(rows, part, by)
             )
         else:
-            known = formats.column_names(rows)
+            known = columns_of(predictor.schema, rows)
             if by and by not in known:
                 raise DataError(f"--by column '{by}' is missing; the file has: {', '.join(known)} ({rows})")
             schemas = [predictor.schema, *([rival.schema] if rival else [])]
             columns = [name for own in schemas for name in (own.label, *own.columns, own.weight)]
             wanted = [name for name in dict.fromkeys([*columns, by, truth]) if name]
-            chunks = formats.read([rows], wanted, set.union(*(own.numbers for own in schemas)))
+            numbers = set[str]().union(*(own.numbers for own in schemas))
+            chunks = rows_of(predictor.schema, rows, wanted, numbers)
             found = drift.evaluate(predictor, chunks, question) if moving else predictor.evaluate(chunks, by)
     if json:
         print_json(found)
@@ -85,12 +86,13 @@ def predict(
     Example: `fieldwise predict runs/pin new.csv -o predictions.csv`
     """
     from fieldwise.data import formats
+    from fieldwise.data.recipes.reading import rows_of
     from fieldwise.predictor import Predictor
 
     predictor = Predictor.load(source, device)
     if file.exists() and file.samefile(rows):
         raise ConfigError(f"the output would replace the input; choose another -o ({file})")
-    chunks = formats.read([rows], None if keep else predictor.schema.columns, predictor.schema.numbers)
+    chunks = rows_of(predictor.schema, rows, None if keep else predictor.schema.columns)
     with counting("predicting", json) as progress:
         count = formats.write(file, predictor.annotate(chunks, keep), progress)
     if json:

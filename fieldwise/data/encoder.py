@@ -53,7 +53,8 @@ class FieldCode:
             return FIRST + len(self.anchors)
         if self.field.ordered:
             return FIRST + len(self.thresholds) + 1
-        return FIRST + (self.field.hash_buckets or len(self.vocabulary))
+        own = len(set(self.vocabulary.values())) if self.field.shared_ids else len(self.vocabulary)
+        return FIRST + (self.field.hash_buckets or own)
 
     @property
     def in_buckets(self) -> FieldCode:
@@ -224,7 +225,7 @@ class Encoder:
             codes = []
             for number, (field, values) in enumerate(zip(schema.fields, state, strict=True)):
                 own = texts[ends[number] : ends[number + 1]]
-                words = {text: FIRST + place for place, text in enumerate(own)}
+                words = numbered(field, own)
                 thresholds, anchors = (np.array(values.get(key, ())) for key in ("thresholds", "anchors"))
                 first_size = int(values.get("first_size", 0))
                 codes.append(FieldCode(field, words, thresholds, int(values["width"]), first_size, anchors))
@@ -239,7 +240,20 @@ class Encoder:
 def fit_vocabulary(field: Field, counts: Sequence[tuple[str, int]]) -> dict[str, int]:
     """Texts with at least `min_count` occurrences, the most frequent first, ties by text."""
     kept = sorted(((text, n) for text, n in counts if text and n >= field.min_count), key=lambda c: (-c[1], c[0]))
-    return {text: FIRST + place for place, (text, _) in enumerate(kept)}
+    return numbered(field, [text for text, _ in kept])
+
+
+def numbered(field: Field, texts: Sequence[str]) -> dict[str, int]:
+    """Ids in the order of the texts; with `shared_ids` a text has that of the first one with its hash.
+
+    >>> numbered(Field("site"), ["a", "b"]), numbered(Field("site", shared_ids=1), ["a", "b"])
+    ({'a': 2, 'b': 3}, {'a': 2, 'b': 2})
+    """
+    if not field.shared_ids:
+        return {text: FIRST + place for place, text in enumerate(texts)}
+    bins = [hash_of(text) % field.shared_ids for text in texts]
+    ids = {one: FIRST + place for place, one in enumerate(dict.fromkeys(bins))}
+    return {text: ids[one] for text, one in zip(texts, bins, strict=True)}
 
 
 def grow(code: FieldCode, counts: Sequence[tuple[str, int]]) -> FieldCode:
@@ -247,8 +261,8 @@ def grow(code: FieldCode, counts: Sequence[tuple[str, int]]) -> FieldCode:
     new = fit_vocabulary(code.field, [(text, n) for text, n in counts if text not in code.vocabulary])
     if not new:
         return code
-    behind = {text: number + len(code.vocabulary) for text, number in new.items()}
-    return replace(code, vocabulary=code.vocabulary | behind, first_size=code.first_size or code.size)
+    vocabulary = numbered(code.field, [*code.vocabulary, *new])
+    return replace(code, vocabulary=vocabulary, first_size=code.first_size or code.size)
 
 
 def log_square(value: float) -> str:

@@ -70,6 +70,10 @@ class Split:
         if self.by and self.group:
             raise ConfigError("--split-by and --split-group exclude each other: by order, or by group at random")
 
+    def divides(self, sources: Collection[str]) -> bool:
+        """Whether training rows are split: none are given apart, or test rows are and `shares` leave them none."""
+        return set(sources) == {"train"} or (set(sources) == {"train", "test"} and not self.shares[2])
+
 
 def prepare(
     sources: Mapping[str, Rows],
@@ -86,6 +90,7 @@ def prepare(
     gbdt_leaves: int = 0,
     history: HistorySettings | None = None,
     known: Encoder | None = None,
+    recipe: str = "",
 ) -> dict[str, Any]:
     """Writes the prepared folder `out` and returns its facts.
 
@@ -95,13 +100,14 @@ def prepare(
     rows keep, drawn by the split's seed; probabilities are corrected for it. `gbdt_leaves` trees add a field each,
     `history` those of what came before; without it the schema's own stands, and `auto` in it gives way to the keys that
     are proposed. With a `known` encoder its schema and
-    ids stay, and its history goes on; the training rows only add ids behind the old ones.
+    ids stay, and its history goes on; the training rows only add ids behind the old ones. `recipe` is the name of how
+    the raw files were read, for those that will read more of them.
     """
     schema = known.schema if known else schema
     split = split or Split()
     if not 0 < keep_negatives <= 1:
         raise ConfigError(f"--keep-negatives takes a share above 0 and at most 1, found {keep_negatives}")
-    if (split.by or split.group) and set(sources) != {"train"}:
+    if (split.by or split.group) and not split.divides(sources):
         raise ConfigError("--split-by splits the training rows; leave it out where --valid or --test are given")
     history = history or (schema.history if schema else HistorySettings())
     if schema:
@@ -121,6 +127,7 @@ def prepare(
             schema = replace(schema, history=history)
             notes += left_out
         schema = replace(schema, label=label, weight=weight, gbdt_leaves=gbdt_leaves or schema.gbdt_leaves)
+        schema = replace(schema, recipe=recipe or schema.recipe)
         encoder = fit_encoder(schema, stage / "train.parquet", progress, known)
         proposals = propose(encoder, stage / "train.parquet", history, progress) if history.proposals else []
         if history.proposals and not proposals:
@@ -183,7 +190,7 @@ def _stage(
     notes: list[str],
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Writes the parts as parquet, label checked; returns their rows and positives."""
-    assign = _assigner(sources, split, notes) if set(sources) == {"train"} else None
+    assign = _assigner(sources, split, notes) if split.divides(sources) else None
     by_row = history.time == ROW_ORDER
     needed = [*history.columns, *history.group, *([history.time] if history.time and not by_row else ())]
     before = 0
@@ -197,7 +204,9 @@ def _stage(
                 wanted = columns or [n for n in chunk.column_names if n not in (label, weight, *drop)]
                 wanted = list(dict.fromkeys([*wanted, *needed]))
                 staged = _labelled(chunk, label, weight, wanted, passed, names[source])
-                parts = np.full(len(staged), PARTS.index(source)) if assign is None else assign(chunk, passed)
+                parts = np.full(len(staged), PARTS.index(source))
+                if assign is not None and source == "train":
+                    parts = assign(chunk, passed)
                 if by_row:
                     numbers = np.arange(before + passed, before + passed + len(staged))
                     staged = staged.append_column(ROW, pa.array(numbers))

@@ -21,7 +21,7 @@ LARGEST_HASH = 2**31 - 3
 BUCKETS = ("quantile", "count", "log-square", "explicit", "tree")
 # A history key that stands for others, which prepare proposes, and how many of them it is without a number.
 AUTO, AUTO_KEYS = "auto", 10
-LEAST = {"min_count": 1, "hash_buckets": 0, "max_values": 1, "max_buckets": 2, "bucket_count": 1}
+LEAST = {"min_count": 1, "hash_buckets": 0, "shared_ids": 0, "max_values": 1, "max_buckets": 2, "bucket_count": 1}
 MOST_STEPS = 64
 HISTORY_PARTS = ("count", "positives", "rate")
 
@@ -106,7 +106,8 @@ class Field:
     """One field. Which settings matter depends on the kind.
 
     categorical, set: `min_count` occurrences in the training rows earn a value an id of its own, the rest
-    share `other`; `hash_buckets` > 0 hashes values into so many ids instead. set: `separator` stands between
+    share `other`; `hash_buckets` > 0 hashes values into so many ids instead; with `shared_ids` > 0 values that earned
+    an id share it with those of the same hash modulo so many. set: `separator` stands between
     the values of a cell; at most `max_values` of them count. numeric: `buckets` says how thresholds are
     found (`quantile`: `max_buckets` of equal frequency; `count`: a threshold whenever more than `bucket_count`
     rows have passed; `log-square`: floor(ln(v)^2) above 2; `explicit`: `thresholds` as given; `tree`: at most
@@ -125,6 +126,7 @@ class Field:
     bucket_count: int = 20
     thresholds: tuple[float, ...] = ()
     interpolate: int = 0
+    shared_ids: int = 0
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -264,6 +266,7 @@ class Schema:
 
     `history` adds fields of what came before;
     `gbdt_leaves` trees of `gbdt_depth`, fitted on the training rows, add a field each: the leaf of the row.
+    `recipe` names how raw files are read (data/recipes/).
     """
 
     label: str
@@ -272,6 +275,7 @@ class Schema:
     gbdt_leaves: int = 0
     gbdt_depth: int = 7
     history: HistorySettings = HistorySettings()
+    recipe: str = ""
 
     def __post_init__(self) -> None:
         names = self.names
@@ -312,6 +316,8 @@ class Schema:
             default = dataclasses.asdict(Field(field.name))
             tables.append({k: v for k, v in values.items() if k in ("name", "kind") or v != default[k]})
         head: dict[str, Any] = {"label": self.label} | ({"weight": self.weight} if self.weight else {})
+        if self.recipe:
+            head |= {"recipe": self.recipe}
         if self.gbdt_leaves:
             head |= {"gbdt_leaves": self.gbdt_leaves, "gbdt_depth": self.gbdt_depth}
         if self.history.keys:
@@ -330,7 +336,8 @@ class Schema:
         tables = values.pop("field", [])
         if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
             raise ConfigError(f"each field is a table [[field]], found field = {tables!r} ({where})")
-        head: dict[str, type | tuple[type, ...]] = {"label": str, "weight": str, "gbdt_leaves": int, "gbdt_depth": int}
+        head: dict[str, type | tuple[type, ...]] = {"label": str, "weight": str, "recipe": str}
+        head |= {"gbdt_leaves": int, "gbdt_depth": int}
         history = values.pop("history", {})
         if not isinstance(history, dict):
             raise ConfigError(f"history is a table [history], found history = {history!r} ({where})")

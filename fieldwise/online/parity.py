@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldwise import metrics
-from fieldwise.data import formats
 from fieldwise.data.prepare import read_labels
+from fieldwise.data.recipes.reading import columns_of, rows_of
 from fieldwise.errors import DataError
 from fieldwise.online.engine import Engine
 from fieldwise.predictor import Predictor
@@ -25,11 +25,11 @@ def differences(source: Path, exported: Path, rows: Path) -> dict[str, Any]:
     labels: list[NDArray[Any]] = []
     before: list[NDArray[Any]] = []
     after: list[NDArray[Any]] = []
-    known = formats.column_names(rows)
+    known = columns_of(predictor.schema, rows)
     if label not in known:
         raise DataError(f"comparing needs the label column '{label}', found: {', '.join(known)} ({rows})")
     wanted = [label, *(name for name in columns if name in known)]
-    for chunk in formats.read([rows], wanted, predictor.schema.numbers):
+    for chunk in rows_of(predictor.schema, rows, wanted):
         labels.append(read_labels(chunk[label], label, sum(map(len, labels))))
         before.append(predictor.predict(chunk))
         plain = chunk.drop_columns([label])

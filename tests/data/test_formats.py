@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from fieldwise.data import formats
+from fieldwise.data import formats, streams
 from fieldwise.errors import DataError, FieldwiseError
 
 # Everything but NUL and lone surrogates, with the characters that csv readers trip over more often.
@@ -120,7 +120,7 @@ def test_quoted_lines_that_look_like_rows(tmp_path: Path) -> None:
 
 
 def test_a_line_beyond_the_limit_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(formats, "LONGEST_LINE", 1 << 20)
+    monkeypatch.setattr(streams, "LONGEST_LINE", 1 << 20)
     path = save(tmp_path / "a.csv", "a,b\n1,2\n3," + "x" * (1 << 21) + "\n")
     with pytest.raises(DataError, match=r"a line is longer than .*a\.csv, line 3\)"):
         read(path)
@@ -132,7 +132,7 @@ def test_names_that_differ_in_case_or_hold_quotes(tmp_path: Path) -> None:
 
 
 def test_files_follow_one_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(formats, "CHUNK_ROWS", 2048)
+    monkeypatch.setattr(streams, "CHUNK_ROWS", 2048)
     first = [str(number) for number in range(5000)]
     write_csv(tmp_path / "a.csv", ["a"], [[number] for number in first])
     write_csv(tmp_path / "b.csv.gz", ["a"], [["x"], ["y"]])

@@ -1,0 +1,202 @@
+"""What the user asked and what a recipe says -> the rows, schema and split that `prepare` takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+
+from fieldwise.data import formats
+from fieldwise.data.bad_rows import BadRows
+from fieldwise.data.prepare import Rows, Split
+from fieldwise.data.recipes import find
+from fieldwise.data.recipes.reading import Reader
+from fieldwise.data.recipes.recipe import Recipe
+from fieldwise.data.schema import HistorySettings, Schema
+from fieldwise.data.usable import usable
+from fieldwise.errors import ConfigError, DataError
+
+SHARES = (0.8, 0.1, 0.1)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user says of the rows; what is left open the recipe decides, where there is one."""
+
+    files: Sequence[Path]
+    valid: Path | None = None
+    test: Path | None = None
+    label: str = ""
+    weight: str = ""
+    schema: Schema | None = None
+    recipe: str = ""
+    shares: tuple[float, float, float] | None = None
+    split_by: str = ""
+    split_group: tuple[str, ...] = ()
+    seed: int = 0
+    drop: Collection[str] = ()
+    keep_negatives: float | None = None
+    history: HistorySettings | None = None
+    gbdt_leaves: int | None = None
+    continues: bool = False
+    skip_bad_rows: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Rows by part, and what to make of them."""
+
+    parts: dict[str, list[Path]]
+    sources: Mapping[str, Rows]
+    label: str
+    weight: str
+    schema: Schema | None
+    split: Split
+    keep_negatives: float
+    bad: BadRows
+    reader: Reader | None = None
+    continues: bool = False
+
+    @property
+    def recipe(self) -> str:
+        """The name that the schema remembers."""
+        return self.reader.recipe.name if self.reader else ""
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Where the rows of each part come from, for errors."""
+        return {part: ", ".join(map(str, paths)) for part, paths in self.parts.items()}
+
+    def notes(self) -> list[str]:
+        """What is to be said once the rows have been read."""
+        complete = self.reader.notes(self.parts) if self.reader and not self.continues else []
+        return [*self.bad.notes(), *complete]
+
+
+def plan(asked: Asked) -> Plan:
+    """How to prepare what was asked for."""
+    name = asked.recipe or (asked.schema.recipe if asked.schema else "")
+    recipe = find(name) if name else None
+    schema = asked.schema or (_schema_of(recipe, asked) if recipe else None)
+    label = asked.label or (asked.schema.label if asked.schema else recipe.label if recipe else "")
+    if not label:
+        raise ConfigError("--label is missing: name the column that holds the 0/1 response")
+    if schema:
+        leaves = schema.gbdt_leaves if asked.gbdt_leaves is None else asked.gbdt_leaves
+        schema = replace(schema, label=label, gbdt_leaves=leaves)
+    weight = asked.weight or (schema.weight if schema else "")
+    bad, split = BadRows(asked.skip_bad_rows), _split(asked, recipe)
+    parts = _parts(asked, recipe, split)
+    keep = 1.0 if asked.keep_negatives is None else asked.keep_negatives
+    if recipe is None:
+        return Plan(parts, _plain_sources(parts, schema, label, bad), label, weight, schema, split, keep, bad)
+    balance = recipe.balance and asked.keep_negatives is None
+    reader = Reader(recipe, bad, balance, asked.seed, label, schema.numbers if schema else None)
+    for paths in parts.values():
+        for path in paths:
+            if label not in (known := reader.columns(path)):
+                found = ", ".join(known)
+                raise DataError(f"recipe '{recipe.name}' found no label '{label}' in the file: {found} ({path})")
+    columns = _columns(asked, schema, split, label, weight) if schema else None
+    sources = {part: partial(reader.rows, paths, columns) for part, paths in parts.items()}
+    return Plan(parts, sources, label, weight, schema, split, keep, bad, reader, asked.continues)
+
+
+def _plain_sources(parts: Mapping[str, list[Path]], schema: Schema | None, label: str, bad: BadRows) -> dict[str, Rows]:
+    every = [path for paths in parts.values() for path in paths]
+    for path in every:
+        formats.column_names(path, bad=bad)
+    numbers = schema.numbers if schema else formats.number_fields(every, bad=bad)
+
+    def rows(paths: list[Path]) -> Iterator[pa.Table]:
+        for path, chunks in formats.read_each(paths, None, numbers, bad):
+            yield from usable(bad, path, chunks, label, schema.numbers if schema else ())
+
+    return {part: partial(rows, paths) for part, paths in parts.items()}
+
+
+def _schema_of(recipe: Recipe, asked: Asked) -> Schema | None:
+    """The recipe's schema without the columns to drop."""
+    schema = recipe.schema
+    if schema is None:
+        return None
+    for name in asked.drop:
+        if name not in schema.names:
+            raise ConfigError(f"--drop takes a field of the recipe, {', '.join(schema.names)}; found '{name}'")
+    return replace(schema, fields=tuple(one for one in schema.fields if one.name not in asked.drop))
+
+
+def _split(asked: Asked, recipe: Recipe | None) -> Split:
+    """The user's split; what it leaves open, the recipe's. `--split-by none` is at random."""
+    shares = asked.shares or (recipe.shares if recipe else SHARES)
+    by = asked.split_by or (recipe.by if recipe and not asked.split_group and not (asked.valid or asked.test) else "")
+    return Split(shares, "" if by == "none" else by, asked.seed, asked.split_group)
+
+
+def _parts(asked: Asked, recipe: Recipe | None, split: Split) -> dict[str, list[Path]]:
+    """Which files hold the rows of which part."""
+    apart = {part: [path] for part, path in (("valid", asked.valid), ("test", asked.test)) if path}
+    if recipe is None or apart or asked.continues or not recipe.parts:
+        return {"train": _any_files(recipe, asked.files) if recipe else list(asked.files), **apart}
+    found: dict[str, list[Path]] = {}
+    for path in _files(recipe, asked.files):
+        found.setdefault(recipe.part_of(path), []).append(path)
+    if asked.shares or asked.split_by or asked.split_group:
+        held = [] if split.shares[2] else found.pop("test", [])
+        found = {"train": [path for paths in found.values() for path in paths], **({"test": held} if held else {})}
+    if not found.get("train"):
+        raise DataError(f"recipe '{recipe.name}' takes {recipe.files}; found no training rows among the files")
+    return {part: found[part] for part in ("train", "valid", "test") if part in found}
+
+
+def _any_files(recipe: Recipe, given: Sequence[Path]) -> list[Path]:
+    """Files of any name, without those that are read beside others."""
+    files = [path for path in given if not _is_aside(recipe, path)]
+    for path in files:
+        if path.is_dir():
+            raise DataError(f"recipe '{recipe.name}' takes {recipe.files}; found a folder ({path})")
+    return files
+
+
+def _is_aside(recipe: Recipe, path: Path) -> bool:
+    return bool(recipe.aside and re.fullmatch(recipe.aside, path.name))
+
+
+def _files(recipe: Recipe, given: Sequence[Path]) -> list[Path]:
+    """The files of a recipe, day_9 before day_10; folders stand for what the recipe knows in them."""
+    files = []
+    for path in given:
+        if path.is_dir():
+            inside = sorted(
+                (file for file in path.rglob("*") if file.is_file() and recipe.part_of(file)), key=_by_number
+            )
+            if not inside:
+                raise DataError(
+                    f"recipe '{recipe.name}' takes {recipe.files}; found none of them in the folder ({path})"
+                )
+            files += inside
+        elif not _is_aside(recipe, path):
+            if not recipe.part_of(path):
+                way_out = (
+                    "a file of another name is given with --valid or --test, and the others are training rows then"
+                )
+                raise DataError(f"recipe '{recipe.name}' takes {recipe.files}; found {path}; {way_out}")
+            files.append(path)
+    return files
+
+
+def _by_number(path: Path) -> list[tuple[int, str]]:
+    return [(int(word), "") if word.isdecimal() else (-1, word) for word in re.split(r"(\d+)", str(path))]
+
+
+def _columns(asked: Asked, schema: Schema, split: Split, label: str, weight: str) -> list[str]:
+    """The columns to read: those of the fields, and what the label, the split and the history need."""
+    history = asked.history or schema.history
+    time = history.time if history.time != "row" else ""
+    by = split.by if split.by != "row" else ""
+    more = [*history.columns, *history.group, time, by, *split.group]
+    return [name for name in dict.fromkeys([label, weight, *schema.columns, *more]) if name]
