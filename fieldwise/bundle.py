@@ -8,7 +8,6 @@ import shutil
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +72,9 @@ def write(
     metrics: dict[str, Any],
 ) -> None:
     """Writes the bundle of a trained model; `sources` are the files and folders that it takes over, by their names."""
+    # Imported where it is needed: a bundle can be opened for serving where torch is not installed.
+    import torch
+
     with whole_folder(out, "bundle.json", force=True) as work:
         model.save(work / model.file)
         for name, source in sources.items():
@@ -85,7 +87,7 @@ def write(
         facts = {
             "format": FORMAT,
             "fieldwise": fieldwise.__version__,
-            "torch": version("torch"),
+            "torch": str(torch.__version__),
             "files": {path.relative_to(work).as_posix(): digest_of(path) for path in files},
         }
         write_json(work / "bundle.json", facts)
@@ -172,7 +174,6 @@ def checked(path: Path) -> Path:
 
 def build_model(config: Config, layout: Layout) -> Model | Trees:
     """The model that a config describes, over these fields."""
-    # Imported here: a bundle can be opened for serving where torch is not installed.
     from fieldwise.models import build
 
     return build(config.model, layout, config.options)
