@@ -8,7 +8,6 @@ import shutil
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,12 +97,15 @@ def rewrite(origin: Bundle, out: Path, force: bool = False) -> None:
 
 def _seal(work: Path) -> None:
     """Writes bundle.json, with a digest of each file that is there."""
+    # Imported where it is needed: a bundle can be opened for serving where torch is not installed.
+    import torch
+
     own = (path for path in work.rglob("*") if path.is_file() and _is_own(path.relative_to(work)))
     files = sorted(path for path in own if path != work / "bundle.json")
     facts = {
         "format": FORMAT,
         "fieldwise": fieldwise.__version__,
-        "torch": version("torch"),
+        "torch": str(torch.__version__),
         "files": {path.relative_to(work).as_posix(): digest_of(path) for path in files},
     }
     write_json(work / "bundle.json", facts)
@@ -190,7 +192,6 @@ def checked(path: Path) -> Path:
 
 def build_model(config: Config, layout: Layout) -> Model | Trees:
     """The model that a config describes, over these fields."""
-    # Imported here: a bundle can be opened for serving where torch is not installed.
     from fieldwise.models import build
 
     return build(config.model, layout, config.options)
