@@ -95,12 +95,13 @@ def plan(asked: Asked) -> Plan:
     if recipe is None:
         return Plan(parts, _plain_sources(parts, schema, label, bad), label, weight, schema, split, keep, bad)
     balance = recipe.balance and asked.keep_negatives is None
-    reader = Reader(recipe, bad, balance, asked.seed, label, schema.numbers if schema else None)
-    for paths in parts.values():
-        for path in paths:
-            if label not in (known := reader.columns(path)):
-                found = ", ".join(known)
-                raise DataError(f"recipe '{recipe.name}' found no label '{label}' in the file: {found} ({path})")
+    every = [path for paths in parts.values() for path in paths]
+    inferred = formats.number_fields(every, recipe.kind, bad) if recipe.kind else None
+    reader = Reader(recipe, bad, balance, asked.seed, label, schema.numbers if schema else inferred)
+    for path in every:
+        if label not in (known := reader.columns(path)):
+            found = ", ".join(known)
+            raise DataError(f"recipe '{recipe.name}' found no label '{label}' in the file: {found} ({path})")
     columns = _columns(asked, schema, split, label, weight) if schema else None
     sources = {part: partial(reader.rows, paths, columns) for part, paths in parts.items()}
     return Plan(parts, sources, label, weight, schema, split, keep, bad, reader, asked.continues)

@@ -28,8 +28,7 @@ class Reader:
     """Reads raw files as a recipe says, and counts their rows.
 
     `label` and `numbers` are what `bad` looks at when it skips rows; without `numbers` the recipe's fields tell, or the
-    files. With `balance`, negatives of each file are kept
-    at the rate of its positives to its negatives, drawn by `seed`.
+    files. With `balance`, negatives of a file are kept at the rate of its positives to its negatives, drawn by `seed`.
     """
 
     def __init__(
