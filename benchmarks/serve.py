@@ -161,7 +161,8 @@ def latency(server: Server, engine: Engine, rows: list[dict[str, Any]], count: i
             if turn >= 20:
                 times[name].append(1e3 * (time.perf_counter() - began))
     return {
-        name: dict(zip(("p50", "p99"), np.percentile(found, [50, 99]), strict=True)) for name, found in times.items()
+        name: dict(zip(("p5", "p50", "p99"), np.percentile(found, [5, 50, 99]), strict=True))
+        for name, found in times.items()
     }
 
 
@@ -325,7 +326,7 @@ def measured(asked: argparse.Namespace, folder: Path) -> dict[str, Any]:
 def print_all(found: dict[str, Any]) -> None:
     for kind, rows in found["latency_ms"].items():
         for name, row in rows.items():
-            print(f"{kind:12} {name:24} p50 {row['p50']:8.3f} ms   p99 {row['p99']:8.3f} ms")
+            print(f"{kind:12} {name:24} " + "".join(f"  {key} {value:8.3f} ms" for key, value in row.items()))
         one, ranked = (rows[f"{n}, HTTP"]["p50"] - rows[f"{n}, bare"]["p50"] for n in ("1 row", f"rank {CANDIDATES}"))
         whole, ranking = (rows[f"{name}, HTTP"]["p50"] for name in (f"{CANDIDATES} whole rows", f"rank {CANDIDATES}"))
         print(f"{kind:12} HTTP adds {one:.3f} ms to one row and {ranked:.3f} ms to a ranking")

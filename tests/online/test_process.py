@@ -2,16 +2,21 @@
 
 import http.client
 import json
+import re
+import shlex
 import shutil
 import signal
 import socket
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
+import typer
 
 from fieldwise import cli
+from fieldwise.commands.app import app
 from fieldwise.config import load_config
 from fieldwise.online.log import read_outcomes
 from fieldwise.online.tables import connect
@@ -144,6 +149,21 @@ def test_mistakes_are_one_line(trained, tmp_path, monkeypatch, capsys, arguments
     assert end.value.code == 2
     (found,) = capsys.readouterr().err.splitlines()
     assert line in found
+
+
+def test_commands_of_the_docs_that_run_for_ever_are_understood():
+    page = (Path(__file__).parents[2] / "docs" / "online.md").read_text(encoding="utf-8")
+    lines = [line for block in re.findall(r"```console\n(.*?)```", page, re.DOTALL) for line in block.splitlines()]
+    assert len(lines) >= 6
+    verbs = typer.main.get_command(app)
+    for line in lines:
+        program, *arguments = shlex.split(line)
+        assert program == "fieldwise"
+        command = verbs
+        while hasattr(command, "commands"):
+            command = command.commands[arguments.pop(0)]
+        # Parses and checks the options, and does no more.
+        command.make_context(command.name, arguments)
 
 
 def _point(link, target):
