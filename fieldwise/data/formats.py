@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from fieldwise.data import reading
 from fieldwise.errors import DataError
 from fieldwise.files import whole_file
 
@@ -220,9 +221,13 @@ def _read_parquet(path: Path, columns: list[str]) -> Iterator[pa.Table]:
 
 
 def _read_delimited(path: Path, kind: str, columns: list[str]) -> Iterator[pa.Table]:
+    names = column_names(path)
+    if reading.is_plain(path):
+        lines = reading.Lines(names, columns, DELIMITERS[kind], LONGEST_LINE)
+        yield from reading.plain_rows(path, lines, kind != "txt")
+        return
     import duckdb
 
-    names = column_names(path)
     options = {
         "auto_detect": "false",
         # The header is read as a row and dropped below: DuckDB loses its way in one that has a BOM or a line break.
