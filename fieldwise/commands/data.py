@@ -72,6 +72,9 @@ def prepare(
     ] = None,
     continue_from: Annotated[Path | None, typer.Option(help="A run or bundle whose ids stay; new ones follow.")] = None,
     seed: Annotated[int, typer.Option(help="Of the random split and the kept negatives.")] = 0,
+    threads: Annotated[
+        int, typer.Option(help="Threads to work with; the result is the same.", show_default="cores")
+    ] = 0,
     force: Force = False,
     json: Json = False,
 ) -> None:
@@ -119,6 +122,8 @@ def prepare(
             gbdt_leaves=gbdt_leaves,
             history=history_settings(history, history_set or ()) if history else None,
             known=known,
+            threads=threads,
+            inputs=room.Inputs(every),
         )
     if json:
         print_json(facts)

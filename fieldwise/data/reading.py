@@ -85,26 +85,44 @@ def _blocks(path: Path, header: bool, longest: int) -> Iterator[bytes]:
 def _parsed(block: bytes, lines: Lines) -> pa.Table | _Fault:
     if len(block) > lines.longest and (fault := _fault(block, lines)):
         return fault
+    try:
+        return _table(block, lines)
+    except pa.ArrowInvalid:
+        block = _trimmed(block, lines)
+    if fault := _fault(block, lines):
+        return fault
+    return _table(block, lines)
+
+
+def _table(block: bytes, lines: Lines) -> pa.Table:
     # Numbered, because the wanted columns are asked for by names that must differ.
     numbered = [f"c{number}" for number in range(len(lines.names))]
     wanted = [f"c{lines.names.index(name)}" for name in lines.columns]
-    try:
-        table = csv.read_csv(
-            pa.BufferReader(block),
-            read_options=csv.ReadOptions(use_threads=False, block_size=len(block) + 1, column_names=numbered),
-            parse_options=csv.ParseOptions(
-                delimiter=lines.delimiter, quote_char=False, double_quote=False, escape_char=False
-            ),
-            convert_options=csv.ConvertOptions(
-                column_types=dict.fromkeys(numbered, pa.string()),
-                include_columns=wanted,
-                strings_can_be_null=True,
-                null_values=[""],
-            ),
-        )
-    except pa.ArrowInvalid as error:
-        return _fault(block, lines) or _Fault(str(error).splitlines()[0], 1)
+    table = csv.read_csv(
+        pa.BufferReader(block),
+        read_options=csv.ReadOptions(use_threads=False, block_size=len(block) + 1, column_names=numbered),
+        parse_options=csv.ParseOptions(
+            delimiter=lines.delimiter,
+            quote_char=False,
+            double_quote=False,
+            escape_char=False,
+            ignore_empty_lines=False,
+        ),
+        convert_options=csv.ConvertOptions(
+            column_types=dict.fromkeys(numbered, pa.string()),
+            include_columns=wanted,
+            strings_can_be_null=True,
+            null_values=[""],
+        ),
+    )
     return table.rename_columns(list(lines.columns))
+
+
+def _trimmed(block: bytes, lines: Lines) -> bytes:
+    """Without a delimiter behind the last cell, which some programs write."""
+    end = lines.delimiter.encode()
+    rows = block.split(b"\n")
+    return b"\n".join(row[:-1] if row.endswith(end) and row.count(end) == len(lines.names) else row for row in rows)
 
 
 def _fault(block: bytes, lines: Lines) -> _Fault | None:

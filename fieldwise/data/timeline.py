@@ -60,7 +60,7 @@ def _in_folds(
     done = 0
     for part in _training(rows):
         first = rows["train"] if part == "dropped" else 0
-        for chunk in staged_chunks(stage / f"{part}.parquet"):
+        for chunk in staged_chunks(stage / part):
             folds = folds_of(history.settings, chunk, first)
             fold_counts(history, encoder.keys(chunk), chunk[LABEL].to_numpy(), folds, inside)
             first += len(chunk)
@@ -68,7 +68,7 @@ def _in_folds(
             progress("counting", done)
     for part in rows:
         first = 0
-        for chunk in staged_chunks(stage / f"{part}.parquet"):
+        for chunk in staged_chunks(stage / part):
             rows_here = slice(first, first + len(chunk))
             if part == "train":
                 folds = folds_of(history.settings, chunk, first)
@@ -109,7 +109,7 @@ class _Log:
         first = 0
         for part, count in rows.items():
             self.places[part] = slice(first, first + count)
-            for chunk in staged_chunks(stage / f"{part}.parquet"):
+            for chunk in staged_chunks(stage / part):
                 here = slice(first, first + len(chunk))
                 self.keys[here], self.labels[here] = encoder.keys(chunk), chunk[LABEL].to_numpy()
                 self.times[here] = row_moments(chunk, history.settings.time, part, first - self.places[part].start)
