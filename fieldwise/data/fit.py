@@ -64,7 +64,7 @@ def _fit(field: Field, column: _Column) -> FieldCode:
     none = np.empty(0)
     if field.kind == "numeric":
         _check_numbers(field, column)
-        seen = _histogram(column)
+        seen = _histogram(column.base)
         if field.buckets == "log-square":
             pairs = [(log_square(v), n) for v, n in zip(seen.values.tolist(), seen.counts.tolist(), strict=True)]
             return FieldCode(field, fit_vocabulary(field, _summed(pairs)), none)
@@ -91,9 +91,9 @@ def _grown(code: FieldCode, column: _Column) -> FieldCode:
 
 
 def _check_numbers(field: Field, column: _Column) -> None:
-    """A training text that is no number is a mistake in the schema; later ones are the field's `other`."""
-    wrong = f"TRY_CAST({column.name} AS DOUBLE) IS NULL AND {column.name} IS NOT NULL"
-    query = f"SELECT DISTINCT {column.name} FROM {column.source} WHERE {wrong} LIMIT 100"
+    """Counts a number's texts. One that is no number is a mistake in the schema; later ones are the field's `other`."""
+    _count(column, column.name)
+    query = "SELECT v FROM counts WHERE TRY_CAST(v AS DOUBLE) IS NULL AND v IS NOT NULL LIMIT 100"
     for (text,) in column.base.sql(query).fetchall():
         if as_number(text_of(text)) is None:
             way_out = "make it categorical in the schema, or mend the value"
@@ -102,13 +102,20 @@ def _check_numbers(field: Field, column: _Column) -> None:
             )
 
 
-def _histogram(column: _Column) -> Histogram:
-    """The finite numbers of a staged column, how many rows have each, and how many of these are positive."""
-    # By text first: most texts come again, and a text is dearer to cast than to count.
-    texts = f"SELECT {column.name} AS t, count(*) AS n, sum({column.label}) AS p FROM {column.source} GROUP BY t"
-    numbers = f"SELECT TRY_CAST(t AS DOUBLE) AS v, sum(n)::BIGINT AS n, sum(p)::BIGINT AS p FROM ({texts}) GROUP BY v"
-    found = column.base.sql(f"{numbers} ORDER BY v").fetchnumpy()
-    values = np.ma.filled(np.ma.asarray(found["v"], dtype=np.float64), np.nan)
+def _count(column: _Column, cell: str) -> None:
+    """Makes the table `counts`: what a column's cells hold, in how many rows, and how many of these are positive."""
+    cells = f"SELECT {cell} AS v, {column.label} AS label FROM {column.source}"
+    counts = f"SELECT v, count(*) AS n, sum(label) AS p FROM ({cells}) GROUP BY v"
+    column.base.execute(f"CREATE OR REPLACE TEMP TABLE counts AS {counts}")
+
+
+def _histogram(base: Any) -> Histogram:
+    """The finite numbers among the counts, how many rows have each, and how many of these are positive."""
+    query = (
+        "SELECT TRY_CAST(v AS DOUBLE) AS x, sum(n)::BIGINT AS n, sum(p)::BIGINT AS p FROM counts GROUP BY x ORDER BY x"
+    )
+    found = base.sql(query).fetchnumpy()
+    values = np.ma.filled(np.ma.asarray(found["x"], dtype=np.float64), np.nan)
     keep = np.isfinite(values)
     return Histogram(values[keep], *(np.asarray(found[name], dtype=np.int64)[keep] for name in ("n", "p")))
 
@@ -119,21 +126,17 @@ def _text_counts(field: Field, column: _Column) -> list[tuple[str, int]]:
     Rare ones stay inside of DuckDB: there may be more of them than memory holds. But texts that say the same, such as 3
     and 3.0, count together, so that all of these are needed.
     """
-    cell = f"unnest(list_distinct({_members(field, column)}))" if field.kind == "set" else column.name
-    cells = f"SELECT {cell} AS v FROM {column.source}"
     base = column.base
-    base.execute(f"CREATE OR REPLACE TEMP TABLE counts AS SELECT v, count(*) AS n FROM ({cells}) GROUP BY v")
+    _count(column, f"unnest(list_distinct({_members(field, column)}))" if field.kind == "set" else column.name)
     if str(base.sql("SELECT v FROM counts LIMIT 0").types[0]) != "VARCHAR":
         return _summed((text_of(v) or "", n) for v, n in base.sql("SELECT v, n FROM counts").fetchall())
     respelt = base.sql(f"SELECT v, n FROM counts WHERE {RESPELT}").fetchall()
-    same = pa.table({"v": pa.array([text_of(v) for v, _ in respelt], pa.string())})
-    base.register("same", same)
-    enough = f"n >= {field.min_count} OR v IN (FROM same)"
+    enough = f"n >= {field.min_count}"
+    if respelt:
+        base.register("same", pa.table({"v": pa.array([text_of(v) for v, _ in respelt], pa.string())}))
+        enough += " OR v IN (FROM same)"
     plain: list[tuple[str, int]] = base.sql(f"SELECT v, n FROM counts WHERE ({enough}) AND NOT ({RESPELT})").fetchall()
-    base.unregister("same")
-    if not respelt:
-        return plain
-    return _summed((text_of(v) or "", n) for v, n in [*plain, *respelt])
+    return _summed((text_of(v) or "", n) for v, n in [*plain, *respelt]) if respelt else plain
 
 
 def _members(field: Field, column: _Column) -> str:

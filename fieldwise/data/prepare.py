@@ -93,7 +93,7 @@ def prepare(
         staged = Stager(stage, taken, split, keep_negatives, names).stage(sources, notes, progress)
         if staged.kept:
             notes.append(f"went on after an interrupted run: {staged.kept:,} rows were staged already")
-        rows = {part: count for part, count in staged.rows.items() if count}
+        rows, positives = staged.rows, staged.positives
         if schema is None:
             schema, left_out = _infer(stage, label, weight, {split.by, history.time, *drop})
             schema = replace(schema, history=history)
@@ -109,8 +109,8 @@ def prepare(
         if history.keys:
             encoder.history = copy.deepcopy(known.history) if known else History(history)
             tell(encoder, stage, rows, progress)
-        rows.pop(DROPPED, 0)
-        positives = {part: staged.positives[part] for part in rows}
+        for found in (rows, positives):
+            found.pop(DROPPED, 0)
         if schema.gbdt_leaves:
             encoder.leaves = known.leaves if known else fit_leaves(Coder(encoder, stage), rows["train"])
         check_names(encoder.names)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fieldwise.data.dataset import PARTS
-from fieldwise.data.history import column_hashes, mixed
+from fieldwise.data.history import ROW_ORDER, column_hashes, mixed
 from fieldwise.data.texts import texts_of
 from fieldwise.errors import ConfigError, DataError
 
@@ -42,6 +42,15 @@ class Split:
         """Whether training rows are split: none are given apart, or test rows are and `shares` leave them none."""
         return set(sources) == {"train"} or (set(sources) == {"train", "test"} and not self.shares[2])
 
+    def is_order_of(self, chunk: pa.Table) -> bool:
+        """Whether rows are split in the order of their file, and not by a column that happens to be called `row`."""
+        return self.by == ROW_ORDER and ROW_ORDER not in chunk.column_names
+
+
+def order_bounds(split: Split, rows: int) -> NDArray[np.float64]:
+    """The first of so many rows that go to validation, and to test."""
+    return np.asarray(np.floor(np.cumsum(split.shares)[:2] * rows + 1e-9))
+
 
 def assigner(rows: Rows, split: Split, notes: list[str]) -> Callable[[pa.Table, int], NDArray[np.int64]]:
     """A function from a chunk and the rows before it to the part number of each of its rows."""
@@ -60,14 +69,14 @@ def assigner(rows: Rows, split: Split, notes: list[str]) -> Callable[[pa.Table, 
             for place, n in enumerate(np.bincount(places, minlength=len(texts)).tolist()):
                 if n:
                     counts[texts[place] or ""] = counts.get(texts[place] or "", 0) + n
-        elif split.by != "row":
+        elif split.by != ROW_ORDER:
             known = ", ".join(chunk.column_names)
             raise DataError(
                 f"--split-by column '{split.by}' is missing; the file has: {known} (or `row`, the file's order)"
             )
         total += len(chunk)
     if not counts:
-        bounds = np.floor(edges * total + 1e-9)
+        bounds = order_bounds(split, total)
         return lambda chunk, passed: np.searchsorted(bounds, np.arange(passed, passed + len(chunk)), side="right")
     part_of = _parts_by_value(counts, edges, split.by, notes)
 

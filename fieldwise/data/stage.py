@@ -16,14 +16,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fieldwise.data.cut import cut_in_order, positives_of
 from fieldwise.data.dataset import PARTS
 from fieldwise.data.formats import is_list, text_of
 from fieldwise.data.history import ROW_ORDER
 from fieldwise.data.labels import read_labels, read_weights
 from fieldwise.data.parallel import in_order
 from fieldwise.data.schema import HistorySettings
-from fieldwise.data.split import Rows, Split, assigner
-from fieldwise.data.staged import CHUNK_ROWS, LABEL, ROW, WEIGHT, value_type, write_staged
+from fieldwise.data.split import Rows, Split, assigner, order_bounds
+from fieldwise.data.staged import CHUNK_ROWS, LABEL, ROW, WEIGHT, staged_file, value_type, write_staged
 from fieldwise.data.texts import texts_of
 from fieldwise.errors import DataError
 
@@ -54,14 +55,23 @@ class Taken:
 class Staged:
     """What was staged: the rows and the positives of each part, and how many rows were there from before."""
 
-    rows: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STAGED_PARTS, 0))
-    positives: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STAGED_PARTS, 0))
+    entries: list[dict[str, Any]] = field(default_factory=list)
     kept: int = 0
 
-    def add(self, entry: Mapping[str, Any]) -> None:
-        for part, (rows, positives) in entry["parts"].items():
-            self.rows[part] += rows
-            self.positives[part] += positives
+    @property
+    def rows(self) -> dict[str, int]:
+        return self._sums(0)
+
+    @property
+    def positives(self) -> dict[str, int]:
+        return self._sums(1)
+
+    def _sums(self, place: int) -> dict[str, int]:
+        found = {part: sum(entry["parts"].get(part, (0, 0))[place] for entry in self.entries) for part in STAGED_PARTS}
+        return {part: count for part, count in found.items() if self.has(part)}
+
+    def has(self, part: str) -> bool:
+        return any(entry["parts"].get(part, (0, 0))[0] for entry in self.entries)
 
 
 @dataclass(frozen=True)
@@ -86,6 +96,8 @@ class Stager:
         self.types: dict[str, pa.Schema] = {}
         self.journal = folder / "journal.jsonl"
         self.done = read_journal(self.journal)
+        # Whether rows are divided when all of them are staged.
+        self.cuts = False
 
     def stage(self, sources: Mapping[str, Rows], notes: list[str], progress: Progress) -> Staged:
         """Stages all rows; chunks that the journal has are only passed over."""
@@ -93,27 +105,41 @@ class Stager:
         passed = 0
         with self.journal.open("a", encoding="utf-8") as journal:
             for entry in in_order(self._write, self._pieces(sources, staged, notes)):
-                staged.add(entry)
+                staged.entries.append(entry)
                 journal.write(json.dumps(entry) + "\n")
                 journal.flush()
                 passed += entry["read"]
                 progress("reading", staged.kept + passed)
+        if self.cuts:
+            self._cut(staged)
         self._check(staged)
         return staged
 
+    def _cut(self, staged: Staged) -> None:
+        """Divides the training rows in their order, now that it is known how many there are."""
+        own = [number for number, entry in enumerate(staged.entries) if entry["source"] == "train"]
+        rows = [staged.entries[number]["read"] for number in own]
+        cut_in_order(self.folder, zip(own, rows, strict=True), order_bounds(self.split, sum(rows)))
+        for number in own:
+            files = {part: staged_file(self.folder, part, number) for part in PARTS}
+            found = {part: positives_of(file) for part, file in files.items() if file.exists()}
+            staged.entries[number] = staged.entries[number] | {"parts": found}
+
     def _pieces(self, sources: Mapping[str, Rows], staged: Staged, notes: list[str]) -> Iterator[_Piece]:
-        assign = assigner(sources["train"], self.split, notes) if self.split.divides(sources) else None
         number = before = 0
         for source, read in sources.items():
-            passed = 0
-            for chunk in _cut(read()):
+            passed, assign = 0, None
+            for chunk in _sliced(read()):
                 labels, weights = self._checked(chunk, passed, source)
-                divided = assign is not None and source == "train"
-                parts = assign(chunk, passed) if assign and divided else np.full(len(chunk), PARTS.index(source))
+                if not passed and source == "train" and self.split.divides(sources):
+                    # Training rows come first; which parts they go to may be decided when all are there.
+                    self.cuts = self.split.is_order_of(chunk) and self.keep_negatives == 1
+                    assign = None if self.cuts else assigner(read, self.split, notes)
+                parts = assign(chunk, passed) if assign else np.full(len(chunk), PARTS.index(source))
                 self._drop(parts, labels)
                 types = self._typed(chunk, parts)
                 if number < len(self.done):
-                    staged.add(self.done[number])
+                    staged.entries.append(self.done[number])
                     staged.kept += len(chunk)
                 else:
                     rows = self._labelled(chunk, labels, weights, before + passed)
@@ -176,12 +202,12 @@ class Stager:
             names = piece.types[part].names
             more = [name for name in rows.column_names if name in (LABEL, WEIGHT, ROW)]
             table = pa.table([*columns, *(rows[name] for name in more)], names=[*names, *more])
-            write_staged(self.folder / part / f"{piece.number:08d}.parquet", table)
+            write_staged(staged_file(self.folder, part, piece.number), table)
             found[part] = len(rows), int(rows[LABEL].to_numpy().sum())
-        return {"read": len(piece.rows), "parts": found}
+        return {"source": piece.source, "read": len(piece.rows), "parts": found}
 
     def _check(self, staged: Staged) -> None:
-        rows, positives = staged.rows["train"], staged.positives["train"]
+        rows, positives = (found.get("train", 0) for found in (staged.rows, staged.positives))
         where, label = self.names["train"], self.taken.label
         if not rows:
             raise DataError(f"there are no training rows: the file has none, or the split leaves none ({where})")
@@ -202,7 +228,7 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in whole.splitlines()]
 
 
-def _cut(chunks: Iterator[pa.Table]) -> Iterator[pa.Table]:
+def _sliced(chunks: Iterator[pa.Table]) -> Iterator[pa.Table]:
     """No chunk is larger than what a staged file holds."""
     for chunk in chunks:
         for first in range(0, len(chunk), CHUNK_ROWS):

@@ -16,6 +16,11 @@ LABEL, WEIGHT, ROW = "__label__", "__weight__", "__row__"
 CHUNK_ROWS = 100_000
 
 
+def staged_file(stage: Path, part: str, number: int) -> Path:
+    """Where a part has its rows of a chunk."""
+    return stage / part / f"{number:08d}.parquet"
+
+
 def staged_files(part: Path) -> list[Path]:
     """The files of a staged part, in the order of their rows."""
     return sorted(part.glob("*.parquet"))

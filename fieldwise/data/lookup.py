@@ -1,0 +1,45 @@
+"""Many texts at once -> their places in a vocabulary, without a Python object for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+# Fewer texts than this are looked up one by one: that needs no compiled loop.
+MANY = 256
+
+
+class Lookup:
+    """A hash table over a vocabulary's texts."""
+
+    def __init__(self, texts: Collection[str]) -> None:
+        from fieldwise.data import word_loops
+
+        self.loops = word_loops
+        self.data, self.bounds = _bytes_of(pa.array(texts, pa.large_string()))
+        places = 16
+        while places < 2 * len(texts):
+            places *= 2
+        self.hashes, self.numbers = np.zeros(places, dtype=np.uint64), np.zeros(places, dtype=np.int64)
+        word_loops.fill(self.hashes, self.numbers, self.data, self.bounds)
+
+    def find(self, texts: pa.Array) -> NDArray[np.int64]:
+        """The places of texts (none of them null): -1 for an unknown one, -2 for one that may have other spellings."""
+        data, bounds = _bytes_of(texts.cast(pa.large_string()))
+        found = np.empty(len(texts), dtype=np.int64)
+        self.loops.find(self.hashes, self.numbers, self.data, self.bounds, data, bounds, found)
+        return found
+
+
+def _bytes_of(texts: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """The bytes of all texts, and the bounds of each."""
+    _, bounds, data = texts.buffers()
+    held = (
+        np.frombuffer(bounds, dtype=np.int64)[texts.offset : texts.offset + len(texts) + 1] if bounds else np.zeros(1)
+    )
+    empty = data is None or not data.size
+    return np.zeros(0, dtype=np.uint8) if empty else np.frombuffer(data, dtype=np.uint8), held.astype(np.int64)
