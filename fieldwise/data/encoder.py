@@ -87,10 +87,8 @@ class FieldCode:
         if self.field.kind != "categorical" or self.field.hash_buckets or len(words) < MANY:
             return self.ids([text_of(word) for word in words.to_pylist()])
         if self._lookup is None:
-            self._lookup = Lookup(self.vocabulary)
-        places = self._lookup.find(words)
-        ids = np.append(np.fromiter(self.vocabulary.values(), np.int32, len(self.vocabulary)), np.int32(OTHER))
-        ids = ids[np.maximum(places, -1)]
+            self._lookup = Lookup(self.vocabulary, OTHER)
+        ids, places = self._lookup.find(words)
         odd = np.flatnonzero((places < -1) | (pc.binary_length(words).to_numpy() == 0))
         ids[odd] = self.ids([text_of(word) for word in words.take(pa.array(odd)).to_pylist()])
         return ids

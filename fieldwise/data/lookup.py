@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,25 +14,29 @@ MANY = 256
 
 
 class Lookup:
-    """A hash table over a vocabulary's texts."""
+    """A hash table over a vocabulary: texts, each with its id; others have the id `other`."""
 
-    def __init__(self, texts: Collection[str]) -> None:
+    def __init__(self, vocabulary: Mapping[str, int], other: int) -> None:
         from fieldwise.data import word_loops
 
         self.loops = word_loops
-        self.data, self.bounds = _bytes_of(pa.array(texts, pa.large_string()))
+        self.data, self.bounds = _bytes_of(pa.array(list(vocabulary), pa.large_string()))
         places = 16
-        while places < 2 * len(texts):
+        while places < 2 * len(vocabulary):
             places *= 2
+        self.ids = np.array([*vocabulary.values(), other], dtype=np.int32)
         self.hashes, self.numbers = np.zeros(places, dtype=np.uint64), np.zeros(places, dtype=np.int64)
         word_loops.fill(self.hashes, self.numbers, self.data, self.bounds)
 
-    def find(self, texts: pa.Array) -> NDArray[np.int64]:
-        """The places of texts (none of them null): -1 for an unknown one, -2 for one that may have other spellings."""
+    def find(self, texts: pa.Array) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """The ids and the places of texts, none of them null.
+
+        The place is -1 for an unknown text and -2 for one that may be spelt in another way: its id does not count.
+        """
         data, bounds = _bytes_of(texts.cast(pa.large_string()))
         found = np.empty(len(texts), dtype=np.int64)
         self.loops.find(self.hashes, self.numbers, self.data, self.bounds, data, bounds, found)
-        return found
+        return self.ids[np.maximum(found, -1)], found
 
 
 def _bytes_of(texts: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
