@@ -8,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from pyarrow import parquet
 
 from fieldwise.data.dataset import PARTS
-from fieldwise.data.staged import LABEL, read_staged, staged_file, write_staged
+from fieldwise.data.staged import LABEL, read_staged, staged_file, staged_rows, write_staged
 
 
 def cut_in_order(stage: Path, files: Iterable[tuple[int, int]], bounds: NDArray[np.float64]) -> None:
@@ -30,7 +29,7 @@ def cut_in_order(stage: Path, files: Iterable[tuple[int, int]], bounds: NDArray[
             target = staged_file(stage, PARTS[parts[0]], number)
             target.parent.mkdir(exist_ok=True)
             os.replace(file, target)
-        elif parquet.read_metadata(file).num_rows == rows:
+        elif staged_rows(file) == rows:
             _divide(stage, number, parts)
 
 

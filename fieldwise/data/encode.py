@@ -11,14 +11,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyarrow import parquet
 
 from fieldwise.data.dataset import ArrayFile, array_file
 from fieldwise.data.encoder import Encoder
 from fieldwise.data.leaves import MOST_ROWS, Leaves
 from fieldwise.data.parallel import in_order, using
 from fieldwise.data.stage import read_journal
-from fieldwise.data.staged import LABEL, WEIGHT, read_staged, staged_files
+from fieldwise.data.staged import LABEL, WEIGHT, read_staged, staged_files, staged_rows
 from fieldwise.data.timeline import past_file
 
 Progress = Callable[[str, int], None]
@@ -34,7 +33,7 @@ class Coder:
     def encode(self, part: str, done: int = 0, every: int = 1) -> Iterator[Arrays]:
         """The arrays of a part, file after file, behind the first `done` files; every so many rows of them."""
         files = staged_files(self.stage / part)
-        firsts = np.cumsum([0, *(parquet.read_metadata(file).num_rows for file in files)])
+        firsts = np.cumsum([0, *(staged_rows(file) for file in files)])
         past = None
         if self.encoder.history is not None:
             past = np.load(past_file(self.stage, part), mmap_mode="r", allow_pickle=False)

@@ -39,6 +39,17 @@ class Lookup:
         return self.ids[np.maximum(found, -1)], found
 
 
+def word_hashes(words: pa.Array) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """`hash_of` of the words, none of them null; and which of them must be hashed one by one instead."""
+    from fieldwise.data import word_loops
+
+    data, bounds = _bytes_of(words.cast(pa.large_string()))
+    found, odd = np.empty(len(words), dtype=np.uint64), np.empty(len(words), dtype=np.bool_)
+    word_loops.digests(data, bounds, found)
+    word_loops.odd_ones(data, bounds, odd)
+    return found, odd
+
+
 def _bytes_of(texts: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """The bytes of all texts, and the bounds of each."""
     _, bounds, data = texts.buffers()

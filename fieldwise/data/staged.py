@@ -43,6 +43,11 @@ def read_staged(file: Path, columns: Sequence[str] | None = None) -> pa.Table:
     return parquet.ParquetFile(file).read(columns, use_threads=False)
 
 
+def staged_rows(file: Path) -> int:
+    """How many rows a staged file has."""
+    return int(parquet.read_metadata(file).num_rows)
+
+
 def write_staged(file: Path, rows: pa.Table) -> None:
     """Writes one staged file; large dictionaries stay dictionaries."""
     file.parent.mkdir(exist_ok=True)
