@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from fieldwise.data.dataset import PARTS
-from fieldwise.data.staged import LABEL, read_staged, staged_file, staged_rows, write_staged
+from fieldwise.data.staged import LABEL, read_staged, staged_file, staged_rows, value_type, write_staged
 
 
 def cut_in_order(stage: Path, files: Iterable[tuple[int, int]], bounds: NDArray[np.float64]) -> None:
@@ -40,14 +41,23 @@ def _divide(stage: Path, number: int, parts: NDArray[np.int64]) -> None:
     for place in range(len(PARTS) - 1, 0, -1):
         own = np.flatnonzero(parts == place)
         if len(own):
-            write_staged(staged_file(stage, PARTS[place], number), table.slice(own[0], len(own)))
+            write_staged(staged_file(stage, PARTS[place], number), _own_words(table.slice(own[0], len(own))))
     kept = int((parts == 0).sum())
     if kept:
         work = file.with_suffix(".tmp")
-        write_staged(work, table.slice(0, kept))
+        write_staged(work, _own_words(table.slice(0, kept)))
         os.replace(work, file)
     else:
         file.unlink()
+
+
+def _own_words(rows: pa.Table) -> pa.Table:
+    """With dictionaries that hold the texts of these rows only: nobody may learn from texts of another part."""
+    columns = [
+        column.cast(value_type(column.type)).dictionary_encode() if pa.types.is_dictionary(column.type) else column
+        for column in rows.columns
+    ]
+    return pa.table(columns, names=rows.column_names)
 
 
 def positives_of(file: Path) -> tuple[int, int]:
