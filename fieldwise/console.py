@@ -261,16 +261,39 @@ class TuningBar(runs.Progress):
 
 @contextmanager
 def counting(title: str, quiet: bool = False) -> Iterator[Any]:
-    """A spinner with the step and a count of rows; yields the function that moves it."""
+    """A bar with the step, a count of rows and rows/s; yields the function that moves it.
+
+    How many rows there are is known when all have been read; until then the bar only moves.
+    """
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
-        TextColumn("{task.completed:,.0f}"),
+        BarColumn(bar_width=10),
+        TextColumn("{task.completed:,.0f}{task.fields[rate]}"),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=err, disable=quiet or not err.is_terminal, transient=True) as bar:
-        task = bar.add_task(title)
-        yield lambda step, count: bar.update(task, description=f"{title}: {step}", completed=count)
+        yield _Counter(bar, title).move
+
+
+class _Counter:
+    """Moves a bar through steps, each of which counts rows from the start."""
+
+    def __init__(self, bar: Progress, title: str) -> None:
+        self.bar, self.title, self.task = bar, title, bar.add_task(title, total=None, rate="")
+        self.step, self.began, self.read = "", time.monotonic(), 0
+
+    def move(self, step: str, count: int) -> None:
+        if step != self.step:
+            self.step, self.began = step, time.monotonic()
+        passed = time.monotonic() - self.began
+        # Fields are fitted one by one; all other steps count rows.
+        of_rows = step != "fitting"
+        if step == "reading":
+            self.read = count
+        rate = f" rows, {count / passed:,.0f} rows/s" if of_rows and passed > 0.1 else ""
+        total = self.read if of_rows and step != "reading" and self.read else None
+        self.bar.update(self.task, description=f"{self.title}: {step}", completed=count, total=total, rate=rate)
 
 
 class ComparisonBar(runs.Watch):

@@ -12,6 +12,9 @@ from pathlib import Path
 
 from fieldwise.errors import FieldwiseError
 
+# The file in a begun folder that says what it was begun with.
+STAMP = "STARTED"
+
 
 @contextmanager
 def whole_folder(path: Path, marker: str, force: bool = False) -> Iterator[Path]:
@@ -19,6 +22,61 @@ def whole_folder(path: Path, marker: str, force: bool = False) -> Iterator[Path]
 
     What is there is replaced only with `force`, and only if it holds the `marker` file of our own folders.
     """
+    shown, path = path, _free(path, marker, force)
+    work = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    work.mkdir()
+    try:
+        with _full_disk_named(shown):
+            yield work
+        _take_place(work, path)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+@contextmanager
+def resumed_folder(path: Path, marker: str, stamp: str, force: bool = False) -> Iterator[Path]:
+    """A whole folder that is found again after a kill by whoever has the same stamp; others start anew.
+
+    An error leaves nothing, as in `whole_folder`; only one process at a time may write to `path`.
+    """
+    import fcntl
+
+    shown, path = path, _free(path, marker, force)
+    work = path.with_name(f".{path.name}.started")
+    work.mkdir(exist_ok=True)
+    holder = os.open(work, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise FieldwiseError(f"another process is writing {shown}; wait for it, or choose another name") from None
+        _keep_if_stamped(work, stamp)
+        try:
+            with _full_disk_named(shown):
+                yield work
+            (work / STAMP).unlink()
+            _take_place(work, path)
+        except Exception:
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+    finally:
+        os.close(holder)
+
+
+def _keep_if_stamped(work: Path, stamp: str) -> None:
+    """Empties a folder that was not begun with this stamp."""
+    file = work / STAMP
+    if not file.is_file() or file.read_text(encoding="utf-8") != stamp:
+        for left in work.iterdir():
+            if left.is_dir():
+                shutil.rmtree(left)
+            else:
+                left.unlink()
+        file.write_text(stamp, encoding="utf-8")
+
+
+def _free(path: Path, marker: str, force: bool) -> Path:
+    """The absolute path, if it may be written."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         if not force:
             raise FieldwiseError(f"{path} is already there; choose another name, or replace it (--force)")
@@ -26,21 +84,18 @@ def whole_folder(path: Path, marker: str, force: bool = False) -> Iterator[Path]
             raise FieldwiseError(
                 f"{path} is there and holds no {marker}: it is not ours to replace; choose another name"
             )
-    shown, path = path, path.absolute()
+    path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     _sweep(path)
-    work = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    work.mkdir()
-    try:
-        with _full_disk_named(shown):
-            yield work
-        old = path.with_name(f".{path.name}.{os.getpid()}.old")
-        if path.exists():
-            path.rename(old)
-        work.rename(path)
-        shutil.rmtree(old, ignore_errors=True)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+    return path
+
+
+def _take_place(work: Path, path: Path) -> None:
+    old = path.with_name(f".{path.name}.{os.getpid()}.old")
+    if path.exists():
+        path.rename(old)
+    work.rename(path)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 @contextmanager

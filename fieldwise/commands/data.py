@@ -93,6 +93,9 @@ def prepare(
         str, typer.Option(help="stop, or skip: such rows are left out, counted and noted.")
     ] = "stop",
     seed: Annotated[int, typer.Option(help="Of the random split and the kept negatives.")] = 0,
+    threads: Annotated[
+        int, typer.Option(help="Threads to work with; the result is the same.", show_default="cores")
+    ] = 0,
     force: Force = False,
     json: Json = False,
 ) -> None:
@@ -151,6 +154,8 @@ def prepare(
             history=past,
             known=known,
             recipe=chosen.recipe,
+            threads=threads,
+            inputs=chosen.inputs,
         )
     facts["notes"] += chosen.notes()
     facts["skipped_rows"] = chosen.bad.facts()

@@ -104,22 +104,33 @@ def write_facts(
 
 
 class ArrayFile:
-    """An .npy file that grows by appending rows. Plain writes: a full disk is an error, not a dead process."""
+    """An .npy file that grows by appending rows. Plain writes: a full disk is an error, not a dead process.
 
-    def __init__(self, file: BinaryIO, dtype: Any, shape: tuple[int, ...]) -> None:
+    The first `keep` rows of a file that is already there stay. `digest` is that of all rows.
+    """
+
+    def __init__(self, file: BinaryIO, dtype: Any, shape: tuple[int, ...], keep: int = 0) -> None:
         self.file, self.dtype = file, np.dtype(dtype)
+        self.digest = hashlib.blake2b(digest_size=16)
         header = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, header)
+        left = keep * self.dtype.itemsize * int(np.prod(shape[1:]))
+        while left:
+            block = file.read(min(left, 1 << 24))
+            self.digest.update(block)
+            left -= len(block)
+        file.truncate(file.seek(0, 1))
 
-    def append(self, rows: NDArray[Any]) -> bytes:
-        data = np.ascontiguousarray(rows, dtype=self.dtype).tobytes()
+    def append(self, rows: NDArray[Any]) -> None:
+        data = np.ascontiguousarray(rows, dtype=self.dtype).data
         self.file.write(data)
-        return data
+        self.file.flush()
+        self.digest.update(data)
 
 
 @contextmanager
-def array_file(path: Path, dtype: Any, shape: tuple[int, ...]) -> Iterator[ArrayFile]:
-    """Opens an .npy file of the given final shape for appending."""
+def array_file(path: Path, dtype: Any, shape: tuple[int, ...], keep: int = 0) -> Iterator[ArrayFile]:
+    """Opens an .npy file of the given final shape for appending, behind the first `keep` rows that it has."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        yield ArrayFile(file, dtype, shape)
+    with path.open("r+b" if keep else "wb") as file:
+        yield ArrayFile(file, dtype, shape, keep)

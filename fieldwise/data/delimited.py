@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from fieldwise.data import streams
+from fieldwise.data import reading, streams
 from fieldwise.data.bad_rows import BadRows
 from fieldwise.errors import DataError
 
@@ -51,6 +51,10 @@ def header(path: Path, text: Text) -> list[str]:
 
 def read(path: Path, text: Text, names: Sequence[str], columns: Sequence[str], bad: BadRows) -> Iterator[pa.Table]:
     """Chunks of some `columns` of a file that has the columns `names`, rows in order."""
+    if not bad.skip and text.encoding == "utf-8" and len(text.delimiter) == 1 and reading.is_plain(path):
+        lines = reading.Lines(names, columns, text.delimiter, streams.LONGEST_LINE)
+        yield from reading.plain_rows(path, lines, header=not text.names)
+        return
     if streams.packing(path) == "bz2":
         yield from _read_lines(path, text, names, columns, bad)
         return

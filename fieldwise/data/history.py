@@ -28,6 +28,8 @@ from numpy.typing import NDArray
 
 from fieldwise.data.buckets import fine_ids, spread
 from fieldwise.data.counts import Counts, Events, Floats, Keys
+from fieldwise.data.formats import text_of
+from fieldwise.data.lookup import MANY, word_hashes
 from fieldwise.data.schema import FIRST, HISTORY_PARTS, MISSING, HistorySettings
 from fieldwise.data.texts import hash_of, texts_of
 from fieldwise.errors import BundleError, DataError
@@ -295,6 +297,14 @@ def hashes_of(
 
 def column_hashes(column: pa.ChunkedArray) -> NDArray[np.uint64]:
     """A hash of the text of each row."""
+    if pa.types.is_dictionary(column.type) and pa.types.is_string(column.type.value_type) and column.num_chunks == 1:
+        words, places = column.chunk(0).dictionary, column.chunk(0).indices
+        if len(words) >= MANY:
+            hashes, odd = word_hashes(words)
+            for place in np.flatnonzero(odd).tolist():
+                hashes[place] = hash_of(text_of(words[place].as_py()) or "")
+            hashes = np.append(hashes, np.uint64(hash_of("")))
+            return np.asarray(hashes[places.fill_null(len(words)).to_numpy(zero_copy_only=False)])
     texts, places = texts_of(column)
     return np.array([hash_of(text or "") for text in texts], dtype=np.uint64)[places]
 

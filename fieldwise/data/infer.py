@@ -83,7 +83,10 @@ def _numbers(texts: list[str]) -> list[float] | None:
 
 def _separator(texts: list[str]) -> str:
     """The separator of a set's cells: in many cells, and with members that come again in other cells."""
+    together = "\n".join(texts)
     for separator in SEPARATORS:
+        if separator not in together:
+            continue
         cells = [text.split(separator) for text in texts]
         several = sum(len(cell) > 1 for cell in cells)
         members = {member for cell in cells for member in cell}

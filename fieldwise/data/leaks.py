@@ -20,11 +20,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyarrow import parquet
 
 from fieldwise.data.formats import is_list
 from fieldwise.data.history import mixed
-from fieldwise.data.staged import LABEL, staged_chunks
+from fieldwise.data.staged import LABEL, staged_chunks, staged_schema
 from fieldwise.data.texts import texts_of
 
 Hashes = NDArray[np.uint64]
@@ -70,11 +69,11 @@ def find_leak(stage: Path, rows: Mapping[str, int], part: str, fields: Sequence[
     """The plainest leak between the staged training rows and those of a part, if there is one."""
     if len(fields) < 2:
         return None
-    held, labels = _held_out(stage / f"{part}.parquet", fields)
-    hasher = _Hasher(held, fields, parquet.read_schema(stage / "train.parquet"))
+    held, labels = _held_out(stage / part, fields)
+    hasher = _Hasher(held, fields, staged_schema(stage / "train"))
     total, hashes = hasher(held, range(len(fields)))
     first = max(1, min(FIRST_ROWS, FIRST_CELLS // len(fields)))
-    chunks = staged_chunks(stage / "train.parquet", [*fields, LABEL])
+    chunks = staged_chunks(stage / "train", [*fields, LABEL])
     head, rest = _cut(chunks, first)
     known = [(*hasher(chunk, range(len(fields))), chunk[LABEL].to_numpy()) for chunk in head]
 

@@ -49,7 +49,7 @@ def read(keys: Any, values: Any, last: Any, key: Any, time: Any, decay: Any, fou
         found[1] = values[place, 1] * fade
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def add(
     keys: Any, values: Any, last: Any, used: Any, limit: Any, new: Any, labels: Any, times: Any,
     decay: Any, weight: Any, done: Any,
@@ -62,14 +62,14 @@ def add(
     return len(new), used
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def look(keys: Any, values: Any, last: Any, asked: Any, times: Any, decay: Any, found: Any) -> None:
     for row in range(len(asked)):
         for column in range(asked.shape[1]):
             read(keys, values, last, asked[row, column], times[row], decay, found[row, column])
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def stream(
     keys: Any, values: Any, last: Any, used: Any, limit: Any, asked: Any, labels: Any, times: Any, decay: Any,
     delay: Any, window: Any, first: Any, added: Any, expired: Any, found: Any,
@@ -95,7 +95,7 @@ def stream(
     return len(times), added, expired, used
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def place(keys: Any, values: Any, last: Any, old: Any, old_values: Any, old_last: Any) -> Any:
     for row in range(len(old)):
         at = place_of(keys, old[row])

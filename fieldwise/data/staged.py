@@ -1,4 +1,8 @@
-"""The parts between reading and encoding: parquet files; label, weight and row number go by names of our own."""
+"""The parts between reading and encoding: a folder of parquet files each, one for each chunk of rows, in order.
+
+Label, weight and row number go by names of our own. Texts are stored with their dictionaries, so that they are hashed
+once, when they are staged, and never again.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,47 @@ import pyarrow as pa
 from pyarrow import parquet
 
 LABEL, WEIGHT, ROW = "__label__", "__weight__", "__row__"
+CHUNK_ROWS = 100_000
 
 
-def staged_chunks(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-    """Staged rows, or some of their columns; texts come with their dictionaries, which spares hashing every cell."""
-    names = parquet.read_schema(path)
-    text = [field.name for field in names if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
-    for batch in parquet.ParquetFile(path, read_dictionary=text).iter_batches(100_000, columns=columns):
-        yield pa.Table.from_batches([batch])
+def staged_file(stage: Path, part: str, number: int) -> Path:
+    """Where a part has its rows of a chunk."""
+    return stage / part / f"{number:08d}.parquet"
+
+
+def staged_files(part: Path) -> list[Path]:
+    """The files of a staged part, in the order of their rows."""
+    return sorted(part.glob("*.parquet"))
+
+
+def staged_schema(part: Path) -> pa.Schema:
+    """The columns of a staged part; a text is a text, whether it is stored with a dictionary or not."""
+    fields = parquet.read_schema(staged_files(part)[0])
+    return pa.schema([field.with_type(value_type(field.type)) for field in fields])
+
+
+def staged_chunks(part: Path, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    """Staged rows, or some of their columns; texts come with their dictionaries."""
+    for file in staged_files(part):
+        yield read_staged(file, columns)
+
+
+def read_staged(file: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """The rows of one staged file."""
+    return parquet.ParquetFile(file).read(columns, use_threads=False)
+
+
+def staged_rows(file: Path) -> int:
+    """How many rows a staged file has."""
+    return int(parquet.read_metadata(file).num_rows)
+
+
+def write_staged(file: Path, rows: pa.Table) -> None:
+    """Writes one staged file; large dictionaries stay dictionaries."""
+    file.parent.mkdir(exist_ok=True)
+    parquet.write_table(rows, file, compression="snappy", write_statistics=False, dictionary_pagesize_limit=64 << 20)
+
+
+def value_type(kind: pa.DataType) -> pa.DataType:
+    """The type of a column's values."""
+    return kind.value_type if pa.types.is_dictionary(kind) else kind

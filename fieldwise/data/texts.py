@@ -6,6 +6,7 @@ import hashlib
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fieldwise.data.formats import text_of
@@ -27,11 +28,22 @@ def texts_of(column: pa.ChunkedArray) -> tuple[list[str | None], NDArray[np.int6
     values = _whole_moments(encoded.dictionary)
     if pa.types.is_integer(values.type):
         texts = values.cast(pa.string()).to_pylist()
+    elif pa.types.is_string(values.type):
+        texts = _spelt(values)
     else:
         texts = [text_of(value) for value in values.to_pylist()]
     # A row without a value points behind the last text.
     places = encoded.indices.cast(pa.int64()).fill_null(len(texts)).to_numpy()
     return [*texts, None], places
+
+
+def _spelt(values: pa.Array) -> list[str | None]:
+    """`text_of` of texts, most of which have one spelling only."""
+    texts: list[str | None] = values.to_pylist()
+    other = pc.or_kleene(pc.ends_with(values, ".0"), pc.is_in(values, pa.array(["True", "False", ""])))
+    for place in np.flatnonzero(other.fill_null(False).to_numpy(zero_copy_only=False)).tolist():
+        texts[place] = text_of(texts[place])
+    return texts
 
 
 def _whole_moments(values: pa.Array) -> pa.Array:

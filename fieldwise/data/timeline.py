@@ -7,7 +7,8 @@ training rows see training rows, held-out rows see all that came before them. Th
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,8 @@ from numpy.typing import NDArray
 from fieldwise.data.counts import Counts
 from fieldwise.data.encoder import Encoder
 from fieldwise.data.history import ROW_ORDER, History, fold_counts, folds_of, moments, out_of_fold
-from fieldwise.data.staged import LABEL, ROW, staged_chunks
+from fieldwise.data.parallel import in_order
+from fieldwise.data.staged import LABEL, ROW, read_staged, staged_files, staged_rows
 from fieldwise.errors import DataError
 
 # Rows that are replayed at a time.
@@ -33,69 +35,94 @@ def tell(encoder: Encoder, stage: Path, rows: Mapping[str, int], progress: Calla
 
     The training parts are `train` and, where some of its negatives are not to be trained on, `dropped`.
     """
-    history = encoder.history
-    assert history is not None
-    found = {part: _writable(stage, part, (n, len(history.names))) for part, n in rows.items()}
-    told = _in_time if history.settings.time else _in_folds
-    told(encoder, history, stage, rows, found, progress)
+    assert encoder.history is not None
+    teller = _Teller(encoder, encoder.history, stage, rows, progress)
+    if encoder.history.settings.time:
+        teller.in_time()
+    else:
+        teller.in_folds()
 
 
-def _writable(stage: Path, part: str, shape: tuple[int, int]) -> NDArray[np.int32]:
-    return np.lib.format.open_memmap(past_file(stage, part), mode="w+", dtype=np.int32, shape=shape)
+class _Teller:
+    """All that is told of: the staged parts and their rows, whose fields go into one file for each part."""
 
+    def __init__(
+        self,
+        encoder: Encoder,
+        history: History,
+        stage: Path,
+        rows: Mapping[str, int],
+        progress: Callable[[str, int], None],
+    ) -> None:
+        self.encoder, self.history, self.stage, self.rows, self.progress = encoder, history, stage, rows, progress
+        self.found = {part: self._writable(part, (n, len(history.names))) for part, n in rows.items()}
+        self.training = [part for part in ("train", "dropped") if part in rows]
+        self.others = [part for part in rows if part not in ("train", "dropped")]
 
-def _training(rows: Mapping[str, int]) -> list[str]:
-    return [part for part in ("train", "dropped") if part in rows]
+    def _writable(self, part: str, shape: tuple[int, int]) -> NDArray[np.int32]:
+        return np.lib.format.open_memmap(past_file(self.stage, part), mode="w+", dtype=np.int32, shape=shape)
 
-
-def _in_folds(
-    encoder: Encoder,
-    history: History,
-    stage: Path,
-    rows: Mapping[str, int],
-    found: Mapping[str, NDArray[np.int32]],
-    progress: Callable[[str, int], None],
-) -> None:
-    inside = Counts(history.settings.most_keys)
-    done = 0
-    for part in _training(rows):
-        first = rows["train"] if part == "dropped" else 0
-        for chunk in staged_chunks(stage / f"{part}.parquet"):
-            folds = folds_of(history.settings, chunk, first)
-            fold_counts(history, encoder.keys(chunk), chunk[LABEL].to_numpy(), folds, inside)
-            first += len(chunk)
-            done += len(chunk)
-            progress("counting", done)
-    for part in rows:
-        first = 0
-        for chunk in staged_chunks(stage / f"{part}.parquet"):
-            rows_here = slice(first, first + len(chunk))
-            if part == "train":
+    def in_folds(self) -> None:
+        history, inside = self.history, Counts(self.history.settings.most_keys)
+        done = 0
+        for part in self.training:
+            first = self.rows["train"] if part == "dropped" else 0
+            for keys, chunk in keyed_chunks(self.encoder, self.stage / part):
                 folds = folds_of(history.settings, chunk, first)
-                found[part][rows_here] = out_of_fold(history, encoder.keys(chunk), folds, inside)
-            elif part != "dropped":
-                found[part][rows_here] = history.seen(chunk, encoder.buckets(chunk))
-            first += len(chunk)
+                fold_counts(history, keys, chunk[LABEL].to_numpy(), folds, inside)
+                first += len(chunk)
+                done += len(chunk)
+                self.progress("counting", done)
+        for part in ["train", *self.others]:
+            files = staged_files(self.stage / part)
+            firsts = np.cumsum([0, *(staged_rows(file) for file in files)])
+            tell_one = partial(self._tell_file, part, files, firsts, inside)
+            for _ in in_order(tell_one, range(len(files))):
+                pass
+
+    def _tell_file(self, part: str, files: list[Path], firsts: NDArray[np.int64], inside: Counts, number: int) -> None:
+        """Writes the fields of one file's rows; the counts do not change any more."""
+        first, last = int(firsts[number]), int(firsts[number + 1])
+        chunk = read_staged(files[number])
+        if part == "train":
+            folds = folds_of(self.history.settings, chunk, first)
+            told = out_of_fold(self.history, self.encoder.keys(chunk), folds, inside)
+        else:
+            told = self.history.seen(chunk, self.encoder.buckets(chunk))
+        self.found[part][first:last] = told
+
+    def in_time(self) -> None:
+        start = copy.deepcopy(self.history)
+        log = _Log(self.encoder, self.history, self.stage, self.rows)
+        self._replay(self.history, log, self.training, ["train"])
+        held_out = [log.times[log.places[part]].min() for part in self.others]
+        if held_out and min(held_out) < self.history.end:
+            # Parts that lie in one another: once more from the start, with all rows in their places.
+            self._replay(start, log, [*self.training, *self.others], self.others)
+        elif self.others:
+            self._replay(copy.deepcopy(self.history), log, self.others, self.others)
+
+    def _replay(self, history: History, log: _Log, parts: list[str], wanted: list[str]) -> None:
+        """Lets the rows of some parts pass in the order of time and writes the fields of the wanted ones."""
+        numbers = np.concatenate([np.arange(log.places[part].start, log.places[part].stop) for part in parts])
+        order = numbers[np.argsort(log.times[numbers], kind="stable")]
+        for first in range(0, len(order), STEP):
+            rows = order[first : first + STEP]
+            fields = history.replay(log.keys[rows], log.labels[rows], log.times[rows])
+            for part in wanted:
+                own = (rows >= log.places[part].start) & (rows < log.places[part].stop)
+                self.found[part][rows[own] - log.places[part].start] = fields[own]
+            self.progress("replaying", first + len(rows))
 
 
-def _in_time(
-    encoder: Encoder,
-    history: History,
-    stage: Path,
-    rows: Mapping[str, int],
-    found: Mapping[str, NDArray[np.int32]],
-    progress: Callable[[str, int], None],
-) -> None:
-    start = copy.deepcopy(history)
-    log = _Log(encoder, history, stage, rows)
-    training, others = _training(rows), [part for part in rows if part not in ("train", "dropped")]
-    _replay(history, log, training, found, ["train"], progress)
-    held_out = [log.times[log.places[part]].min() for part in others]
-    if held_out and min(held_out) < history.end:
-        # Parts that lie in one another: once more from the start, with all rows in their places.
-        _replay(start, log, [*training, *others], found, others, progress)
-    elif others:
-        _replay(copy.deepcopy(history), log, others, found, others, progress)
+def keyed_chunks(encoder: Encoder, part: Path) -> Iterator[tuple[NDArray[np.uint64], pa.Table]]:
+    """Staged rows and their keys, by several threads."""
+
+    def keyed(file: Path) -> tuple[NDArray[np.uint64], pa.Table]:
+        chunk = read_staged(file)
+        return encoder.keys(chunk), chunk
+
+    return in_order(keyed, staged_files(part))
 
 
 class _Log:
@@ -109,9 +136,9 @@ class _Log:
         first = 0
         for part, count in rows.items():
             self.places[part] = slice(first, first + count)
-            for chunk in staged_chunks(stage / f"{part}.parquet"):
+            for keys, chunk in keyed_chunks(encoder, stage / part):
                 here = slice(first, first + len(chunk))
-                self.keys[here], self.labels[here] = encoder.keys(chunk), chunk[LABEL].to_numpy()
+                self.keys[here], self.labels[here] = keys, chunk[LABEL].to_numpy()
                 self.times[here] = row_moments(chunk, history.settings.time, part, first - self.places[part].start)
                 first += len(chunk)
 
@@ -123,23 +150,3 @@ def row_moments(chunk: pa.Table, name: str, part: str, passed: int) -> NDArray[n
         row = passed + int(np.flatnonzero(np.isnan(times))[0]) + 1
         raise DataError(f"the time column '{name}' must have a value in every row, found none (row {row} of {part})")
     return times
-
-
-def _replay(
-    history: History,
-    log: _Log,
-    parts: list[str],
-    found: Mapping[str, NDArray[np.int32]],
-    wanted: list[str],
-    progress: Callable[[str, int], None],
-) -> None:
-    """Lets the rows of some parts pass in the order of time and writes the fields of the wanted ones."""
-    numbers = np.concatenate([np.arange(log.places[part].start, log.places[part].stop) for part in parts])
-    order = numbers[np.argsort(log.times[numbers], kind="stable")]
-    for first in range(0, len(order), STEP):
-        rows = order[first : first + STEP]
-        fields = history.replay(log.keys[rows], log.labels[rows], log.times[rows])
-        for part in wanted:
-            own = (rows >= log.places[part].start) & (rows < log.places[part].stop)
-            found[part][rows[own] - log.places[part].start] = fields[own]
-        progress("replaying", first + len(rows))

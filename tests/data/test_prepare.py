@@ -74,6 +74,16 @@ def test_the_order_of_the_file(tmp_path: Path, size: int) -> None:
     assert parts == {"train": [0, 1, 2, 3, 4, 5], "valid": [6, 7], "test": [8, 9]}
 
 
+@pytest.mark.parametrize("size", [100_000, 13])
+def test_a_schema_is_guessed_from_training_rows_alone(tmp_path: Path, size: int) -> None:
+    """Where rows are divided inside of a chunk, the words of held-out rows are not among those of training rows."""
+    table = log(60, name=[f"name {n}" for n in range(60)], x=["a", "b", "c"] * 20)
+    split = Split((0.5, 0.25, 0.25), by="row")
+    facts = prepare({"train": lambda: chunked(table, size)}, tmp_path / "data", "click", split=split)
+    assert list(facts["fields"]) == ["x"]
+    assert any("column 'name' has another value in every row" in note for note in facts["notes"])
+
+
 @pytest.mark.parametrize("kind", [pa.int64(), pa.float64(), pa.string()])
 def test_the_order_of_a_column(tmp_path: Path, kind: pa.DataType) -> None:
     """Numbers in the order of numbers, whatever their type: 9 comes before 10. Rows of one day stay together."""

@@ -16,6 +16,7 @@ from fieldwise.data.prepare import Rows, Split
 from fieldwise.data.recipes import find
 from fieldwise.data.recipes.reading import Reader
 from fieldwise.data.recipes.recipe import Recipe
+from fieldwise.data.restart import Inputs
 from fieldwise.data.schema import HistorySettings, Schema
 from fieldwise.data.usable import usable
 from fieldwise.errors import ConfigError, DataError
@@ -70,6 +71,13 @@ class Plan:
     def names(self) -> dict[str, str]:
         """Where the rows of each part come from, for errors."""
         return {part: ", ".join(map(str, paths)) for part, paths in self.parts.items()}
+
+    @property
+    def inputs(self) -> Inputs | None:
+        """What a prepare that was killed is known by; none where rows are skipped, for the count would start anew."""
+        files = [path for paths in self.parts.values() for path in paths]
+        reading = (self.recipe, self.reader.balance, self.reader.seed) if self.reader else ()
+        return None if self.bad.skip else Inputs(files, repr(reading))
 
     def notes(self) -> list[str]:
         """What is to be said once the rows have been read."""

@@ -1,0 +1,125 @@
+"""How fast `prepare` is beside the bare DuckDB query that does the same, on generated raw Criteo rows.
+
+    python benchmarks/prepare.py [--rows 2000000,8000000] [--history] [--folder DIR]
+
+Each command is a process of its own; rows/s, peak memory and processor seconds are those of the whole process. The bare
+query reads the file, gives each text with two or more occurrences an id by its frequency, maps all rows to ids in their
+order and writes parquet, with two threads. `prepare` also guesses a schema, fits buckets, splits, and looks for leaks.
+Rows beyond two million repeat the first two. With --history ten keys' past is added, in folds and in time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from fieldwise.data.world import World, write_log
+
+UNIT = 2_000_000
+KEYS = "c14,c15,c16,c20,c23,c14*c15,c16*c17,c18*c22,c27*c30,c33*c35"
+BARE = r"""
+import sys, duckdb
+path, out = sys.argv[1:]
+settings = {"threads": 2, "memory_limit": "1GB", "temp_directory": out + ".spill"}
+base = duckdb.connect(out + ".duckdb", config=settings)
+numbers, words = [f"c{n}" for n in range(1, 14)], [f"c{n}" for n in range(14, 40)]
+kinds = ", ".join(f"{name}: '{'VARCHAR' if name in words else 'INTEGER'}'" for name in ["c0", *numbers, *words])
+base.execute(f"CREATE TABLE raw AS FROM read_csv('{path}', delim='\t', header=false, quote='', columns={{{kinds}}})")
+for name in words:
+    number = f"(1 + row_number() OVER (ORDER BY count(*) DESC, {name}))::INTEGER"
+    kept = f"FROM raw WHERE {name} IS NOT NULL GROUP BY {name} HAVING count(*) >= 2"
+    base.execute(f"CREATE TABLE of_{name} AS SELECT {name} AS v, {number} AS id {kept}")
+bucket = "CASE WHEN {n} IS NULL THEN 0 WHEN {n} > 2 THEN 4 + floor(ln({n}) ** 2)::INTEGER ELSE 3 END AS {n}"
+cells = [bucket.format(n=name) for name in numbers]
+cells += [f"CASE WHEN raw.{n} IS NULL THEN 0 ELSE coalesce(of_{n}.id, 1) END AS {n}" for n in words]
+joins = " ".join(f"LEFT JOIN of_{n} ON raw.{n} = of_{n}.v" for n in words)
+base.execute(f"COPY (SELECT c0, {', '.join(cells)} FROM raw {joins} ORDER BY raw.rowid) TO '{out}'")
+"""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a process took."""
+
+    seconds: float
+    processor: float
+    memory: float
+
+    def line(self, name: str, rows: int, than: Cost | None = None) -> str:
+        ratio = f"  {than.seconds / self.seconds:5.2f} of the bare query's rows/s" if than else ""
+        return (
+            f"{name:34}{rows / self.seconds:>10,.0f} rows/s {self.seconds:7.1f} s {self.processor:7.1f} processor s"
+            f" {self.memory:6.2f} GB{ratio}"
+        )
+
+
+def measured(*command: str) -> Cost:
+    began = time.monotonic()
+    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        sys.exit(f"failed: {' '.join(command)[:200]}")
+    return Cost(time.monotonic() - began, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1e6)
+
+
+def raw_file(folder: Path, rows: int, unit: int = UNIT) -> Path:
+    """A headerless file of so many rows; the generated ones are kept for the next size."""
+    few = min(rows, unit)
+    once = folder / f"unit{few}.txt"
+    if not once.exists():
+        write_log(World("criteo"), few, once)
+    path = folder / f"raw{rows}.txt"
+    with path.open("wb") as file:
+        for _ in range(rows // few):
+            with once.open("rb") as part:
+                shutil.copyfileobj(part, file, 1 << 24)
+    return path
+
+
+def digest(folder: Path) -> str:
+    return str(json.loads((folder / "data.json").read_text(encoding="utf-8"))["digest"])
+
+
+def compare(folder: Path, rows: int, history: bool) -> None:
+    path = raw_file(folder, rows)
+    prepare = ["-m", "fieldwise", "prepare", str(path), "--label", "c0", "--split-by", "row", "--json", "--force"]
+    bare = measured("-c", BARE, str(path), str(folder / "bare.parquet"))
+    two = measured(*prepare, "--threads", "2", "--out", str(folder / "two"))
+    one = measured(*prepare, "--threads", "1", "--out", str(folder / "one"))
+    print(f"{rows // min(rows, UNIT) * min(rows, UNIT):,} rows x 39 fields")
+    print(bare.line("bare DuckDB query, 2 threads", rows))
+    print(two.line("prepare --threads 2", rows, bare))
+    print(one.line("prepare --threads 1", rows, bare))
+    print(f"same rows from 1 and 2 threads: {digest(folder / 'one') == digest(folder / 'two')}", flush=True)
+    for name, more in (("in 10 folds", []), ("in time", ["--history-set", "time=row"])) if history else ():
+        cost = measured(*prepare, "--history", KEYS, *more, "--threads", "2", "--out", str(folder / "past"))
+        print(
+            cost.line(f"with 10 keys' history {name}", rows),
+            f" {cost.seconds / two.seconds:.2f} times as long as without",
+        )
+    for left in folder.glob("bare.parquet*"):
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
+    path.unlink()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", default="2000000,8000000")
+    parser.add_argument("--history", action="store_true")
+    parser.add_argument("--folder", help="where the files go while they are needed")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
+        for rows in asked.rows.split(","):
+            compare(Path(folder), int(rows), asked.history)
+
+
+if __name__ == "__main__":
+    main()

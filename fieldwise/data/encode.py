@@ -1,0 +1,102 @@
+"""Staged parts -> ids on disk, chunk after chunk by several threads, and the leaves of trees that come last."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from fieldwise.data.dataset import ArrayFile, array_file
+from fieldwise.data.encoder import Encoder
+from fieldwise.data.leaves import MOST_ROWS, Leaves
+from fieldwise.data.parallel import in_order, using
+from fieldwise.data.stage import read_journal
+from fieldwise.data.staged import LABEL, WEIGHT, read_staged, staged_files, staged_rows
+from fieldwise.data.timeline import past_file
+
+Progress = Callable[[str, int], None]
+Arrays = dict[str, NDArray[np.generic]]
+
+
+class Coder:
+    """Encodes staged files, each with what the history has told of its rows."""
+
+    def __init__(self, encoder: Encoder, stage: Path) -> None:
+        self.encoder, self.stage = encoder, stage
+
+    def encode(self, part: str, done: int = 0, every: int = 1) -> Iterator[Arrays]:
+        """The arrays of a part, file after file, behind the first `done` files; every so many rows of them."""
+        files = staged_files(self.stage / part)
+        firsts = np.cumsum([0, *(staged_rows(file) for file in files)])
+        past = None
+        if self.encoder.history is not None:
+            past = np.load(past_file(self.stage, part), mmap_mode="r", allow_pickle=False)
+
+        def arrays(number: int) -> Arrays:
+            told = None if past is None else np.asarray(past[firsts[number] : firsts[number + 1]])[::every]
+            return self._arrays(read_staged(files[number]), told, every)
+
+        # Trees have threads of their own.
+        with using(1) if self.encoder.leaves is not None else ExitStack():
+            yield from in_order(arrays, range(done, len(files)))
+
+    def _arrays(self, rows: pa.Table, past: NDArray[np.int32] | None, every: int) -> Arrays:
+        rows = rows if every == 1 else rows.take(pa.array(np.arange(0, len(rows), every)))
+        found: Arrays = {"ids": self.encoder.transform(rows, past), "labels": rows[LABEL].to_numpy()}
+        return found | ({"weights": rows[WEIGHT].to_numpy()} if self.encoder.schema.weight else {})
+
+
+def fit_leaves(coder: Coder, rows: int) -> Leaves:
+    """Trees over the encoded training rows, or over evenly spaced ones where there are very many."""
+    every = -(-rows // MOST_ROWS)
+    found = list(coder.encode("train", every=every))
+    ids, labels, *weights = (np.concatenate([arrays[name] for arrays in found]) for name in found[0])
+    schema = coder.encoder.schema
+    weighted = weights[0] if weights else None
+    return Leaves.fit(coder.encoder.layout, ids, labels, weighted, schema.gbdt_leaves, schema.gbdt_depth)
+
+
+def encode_parts(encoder: Encoder, stage: Path, folder: Path, rows: Mapping[str, int], progress: Progress) -> str:
+    """Writes the arrays of all parts and returns a digest of them; goes on behind what a journal says is there."""
+    journal = stage / "encoded.jsonl"
+    done: dict[str, list[int]] = {}
+    for entry in read_journal(journal):
+        done.setdefault(entry["part"], []).append(entry["rows"])
+    digest = hashlib.blake2b(json.dumps([encoder.layout.sizes, encoder.layout.widths]).encode(), digest_size=16)
+    coder = Coder(encoder, stage)
+    total = 0
+    with journal.open("a", encoding="utf-8") as entries:
+        for part, count in rows.items():
+            before = done.get(part, [])
+            total += sum(before)
+            with ExitStack() as stack:
+                files = _open(stack, encoder, folder / part, count, sum(before))
+                for arrays in coder.encode(part, len(before)):
+                    for name, values in arrays.items():
+                        files[name].append(values)
+                    entries.write(json.dumps({"part": part, "rows": len(arrays["labels"])}) + "\n")
+                    entries.flush()
+                    total += len(arrays["labels"])
+                    progress("encoding", total)
+                for file in files.values():
+                    digest.update(file.digest.digest())
+    return digest.hexdigest()
+
+
+def _open(stack: ExitStack, encoder: Encoder, folder: Path, rows: int, keep: int) -> dict[str, ArrayFile]:
+    files: dict[str, tuple[type, tuple[int, ...]]] = {
+        "ids": (np.int32, (rows, encoder.layout.columns)),
+        "labels": (np.uint8, (rows,)),
+    }
+    if encoder.schema.weight:
+        files["weights"] = (np.float32, (rows,))
+    return {
+        name: stack.enter_context(array_file(folder / f"{name}.npy", kind, shape, keep))
+        for name, (kind, shape) in files.items()
+    }

@@ -1,0 +1,111 @@
+"""Which part a row goes to: at random, in the order of a column or of the rows, or by group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from fieldwise.data.dataset import PARTS
+from fieldwise.data.history import ROW_ORDER, column_hashes, mixed
+from fieldwise.data.texts import texts_of
+from fieldwise.errors import ConfigError, DataError
+
+Rows = Callable[[], Iterator[pa.Table]]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Which part a row goes to: at random by `shares`, or in the order of a column `by` (`row`: file order).
+
+    With `group`, rows that have the same values in these columns go to the same part.
+    """
+
+    shares: tuple[float, float, float] = (0.8, 0.1, 0.1)
+    by: str = ""
+    seed: int = 0
+    group: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not (min(self.shares) >= 0 and abs(sum(self.shares) - 1) <= 1e-6 and self.shares[0] > 0):
+            raise ConfigError(f"--split needs three shares that sum to 1, training first, found {self.shares}")
+        if self.seed < 0:
+            raise ConfigError(f"--seed must be 0 or more, found {self.seed}")
+        if self.by and self.group:
+            raise ConfigError("--split-by and --split-group exclude each other: by order, or by group at random")
+
+    def divides(self, sources: Collection[str]) -> bool:
+        """Whether training rows are split: none are given apart, or test rows are and `shares` leave them none."""
+        return set(sources) == {"train"} or (set(sources) == {"train", "test"} and not self.shares[2])
+
+    def is_order_of(self, chunk: pa.Table) -> bool:
+        """Whether rows are split in the order of their file, and not by a column that happens to be called `row`."""
+        return self.by == ROW_ORDER and ROW_ORDER not in chunk.column_names
+
+
+def order_bounds(split: Split, rows: int) -> NDArray[np.float64]:
+    """The first of so many rows that go to validation, and to test."""
+    return np.asarray(np.floor(np.cumsum(split.shares)[:2] * rows + 1e-9))
+
+
+def assigner(rows: Rows, split: Split, notes: list[str]) -> Callable[[pa.Table, int], NDArray[np.int64]]:
+    """A function from a chunk and the rows before it to the part number of each of its rows."""
+    edges = np.cumsum(split.shares)[:2]
+    if split.group:
+        return partial(_by_group, split, edges)
+    if not split.by:
+        # One stream of random numbers over the whole file, so that chunks do not matter.
+        random = np.random.default_rng(split.seed)
+        return lambda chunk, passed: np.searchsorted(edges, random.random(len(chunk)), side="right")
+    counts: dict[str, int] = {}
+    total = 0
+    for chunk in rows():
+        if split.by in chunk.column_names:
+            texts, places = texts_of(chunk[split.by])
+            for place, n in enumerate(np.bincount(places, minlength=len(texts)).tolist()):
+                if n:
+                    counts[texts[place] or ""] = counts.get(texts[place] or "", 0) + n
+        elif split.by != ROW_ORDER:
+            known = ", ".join(chunk.column_names)
+            raise DataError(
+                f"--split-by column '{split.by}' is missing; the file has: {known} (or `row`, the file's order)"
+            )
+        total += len(chunk)
+    if not counts:
+        bounds = order_bounds(split, total)
+        return lambda chunk, passed: np.searchsorted(bounds, np.arange(passed, passed + len(chunk)), side="right")
+    part_of = _parts_by_value(counts, edges, split.by, notes)
+
+    def by_value(chunk: pa.Table, passed: int) -> NDArray[np.int64]:
+        texts, places = texts_of(chunk[split.by])
+        return np.array([part_of.get(text or "", 0) for text in texts])[places]
+
+    return by_value
+
+
+def _by_group(split: Split, edges: NDArray[np.float64], chunk: pa.Table, passed: int) -> NDArray[np.int64]:
+    """The part of each row by a hash of its group, so that no list of groups is kept."""
+    for name in split.group:
+        if name not in chunk.column_names:
+            raise DataError(f"--split-group column '{name}' is missing; the file has: {', '.join(chunk.column_names)}")
+    numbers = mixed([column_hashes(chunk[name]) for name in split.group], split.seed)
+    return np.searchsorted(edges, numbers / 2.0**64, side="right")
+
+
+def _parts_by_value(counts: dict[str, int], edges: NDArray[np.float64], by: str, notes: list[str]) -> dict[str, int]:
+    """Values named after the parts name them; others are put in order and cut where the shares say."""
+    if set(counts) <= set(PARTS):
+        return {value: PARTS.index(value) for value in counts}
+    try:
+        ordered = sorted(counts, key=lambda value: float(value or "-inf"))
+    except ValueError:
+        ordered = sorted(counts)
+        notes.append(
+            f"--split-by {by}: put in order as text, from '{ordered[0]}' to '{ordered[-1]}'; is that time's order?"
+        )
+    before = np.cumsum([0, *(counts[value] for value in ordered)])[:-1] / sum(counts.values())
+    return dict(zip(ordered, np.searchsorted(edges, before + 1e-9, side="right").tolist(), strict=True))

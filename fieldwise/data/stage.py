@@ -1,0 +1,281 @@
+"""Raw rows -> staged parts: labels checked, each row in its part, chunk after chunk by several threads.
+
+A journal says which chunks are done. Who starts again after a kill reads them once more, which costs little, and writes
+only the others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from fieldwise.data.cut import cut_in_order, positives_of
+from fieldwise.data.dataset import PARTS
+from fieldwise.data.formats import is_list, text_of
+from fieldwise.data.history import ROW_ORDER
+from fieldwise.data.labels import read_labels, read_weights
+from fieldwise.data.parallel import in_order
+from fieldwise.data.schema import HistorySettings
+from fieldwise.data.split import Rows, Split, assigner, order_bounds
+from fieldwise.data.staged import CHUNK_ROWS, LABEL, ROW, WEIGHT, staged_file, value_type, write_staged
+from fieldwise.data.texts import texts_of
+from fieldwise.errors import DataError
+
+Progress = Callable[[str, int], None]
+DROPPED = "dropped"
+STAGED_PARTS = (*PARTS, DROPPED)
+TEXT = pa.dictionary(pa.int32(), pa.string())
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What is taken from the rows: label, weight and columns; all columns but those to `drop` where none are named."""
+
+    label: str
+    weight: str
+    columns: list[str] | None
+    drop: Collection[str]
+    history: HistorySettings
+
+    def names(self, chunk: pa.Table) -> list[str]:
+        history = self.history
+        found = self.columns or [n for n in chunk.column_names if n not in (self.label, self.weight, *self.drop)]
+        time = [history.time] if history.time not in ("", ROW_ORDER) else []
+        return list(dict.fromkeys([*found, *history.columns, *history.group, *time]))
+
+
+@dataclass
+class Staged:
+    """What was staged: the rows and the positives of each part, and how many rows were there from before."""
+
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    kept: int = 0
+
+    @property
+    def rows(self) -> dict[str, int]:
+        return self._sums(0)
+
+    @property
+    def positives(self) -> dict[str, int]:
+        return self._sums(1)
+
+    def _sums(self, place: int) -> dict[str, int]:
+        found = {part: sum(entry["parts"].get(part, (0, 0))[place] for entry in self.entries) for part in STAGED_PARTS}
+        return {part: count for part, count in found.items() if self.has(part)}
+
+    def has(self, part: str) -> bool:
+        return any(entry["parts"].get(part, (0, 0))[0] for entry in self.entries)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Rows to be staged: their number in order, where they come from, and the part of each."""
+
+    number: int
+    rows: pa.Table
+    parts: NDArray[np.int64]
+    types: Mapping[str, pa.Schema]
+    source: str
+
+
+class Stager:
+    """Stages the rows of all sources into a folder."""
+
+    def __init__(self, folder: Path, taken: Taken, split: Split, keep_negatives: float, names: Mapping[str, str]):
+        self.folder, self.taken, self.split, self.names = folder, taken, split, names
+        self.keep_negatives = keep_negatives
+        # One stream for all rows, so that chunks do not matter.
+        self.random = np.random.default_rng([split.seed, 1])
+        self.types: dict[str, pa.Schema] = {}
+        self.journal = folder / "journal.jsonl"
+        self.done = read_journal(self.journal)
+        # Whether rows are divided when all of them are staged.
+        self.cuts = False
+
+    def stage(self, sources: Mapping[str, Rows], notes: list[str], progress: Progress) -> Staged:
+        """Stages all rows; chunks that the journal has are only passed over."""
+        staged = Staged()
+        passed = 0
+        with self.journal.open("a", encoding="utf-8") as journal:
+            for entry in in_order(self._write, self._pieces(sources, staged, notes)):
+                staged.entries.append(entry)
+                journal.write(json.dumps(entry) + "\n")
+                journal.flush()
+                passed += entry["read"]
+                progress("reading", staged.kept + passed)
+        if self.cuts:
+            self._cut(staged)
+        self._check(staged)
+        return staged
+
+    def _cut(self, staged: Staged) -> None:
+        """Divides the training rows in their order, now that it is known how many there are."""
+        own = [number for number, entry in enumerate(staged.entries) if entry["source"] == "train"]
+        rows = [staged.entries[number]["read"] for number in own]
+        cut_in_order(self.folder, zip(own, rows, strict=True), order_bounds(self.split, sum(rows)))
+        for number in own:
+            files = {part: staged_file(self.folder, part, number) for part in PARTS}
+            found = {part: positives_of(file) for part, file in files.items() if file.exists()}
+            staged.entries[number] = staged.entries[number] | {"parts": found}
+
+    def _pieces(self, sources: Mapping[str, Rows], staged: Staged, notes: list[str]) -> Iterator[_Piece]:
+        number = before = 0
+        for source, read in sources.items():
+            passed, assign = 0, None
+            for chunk in _sliced(read()):
+                labels, weights = self._checked(chunk, passed, source)
+                if not passed and source == "train" and self.split.divides(sources):
+                    # Training rows come first; which parts they go to may be decided when all are there.
+                    self.cuts = self.split.is_order_of(chunk) and self.keep_negatives == 1
+                    assign = None if self.cuts else assigner(read, self.split, notes)
+                parts = assign(chunk, passed) if assign else np.full(len(chunk), PARTS.index(source))
+                self._drop(parts, labels)
+                types = self._typed(chunk, parts)
+                if number < len(self.done):
+                    staged.entries.append(self.done[number])
+                    staged.kept += len(chunk)
+                else:
+                    rows = self._labelled(chunk, labels, weights, before + passed)
+                    yield _Piece(number, rows, parts, types, source)
+                passed += len(chunk)
+                number += 1
+            before += passed
+
+    def _checked(self, chunk: pa.Table, passed: int, source: str) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+        """Labels and weights of rows whose columns are all there."""
+        taken, where = self.taken, self.names[source]
+        names = taken.names(chunk)
+        for name in (taken.label, *([taken.weight] if taken.weight else ()), *names):
+            if name not in chunk.column_names:
+                known = ", ".join(chunk.column_names)
+                raise DataError(f"column '{name}' is missing; there are: {known} ({where})")
+        if not names:
+            raise DataError(f"there is no column beside '{taken.label}' to predict it from ({where})")
+        for name in names:
+            if name in (LABEL, WEIGHT, ROW):
+                raise DataError(f"the name '{name}' is taken by fieldwise itself; rename that column ({where})")
+        labels = read_labels(chunk[taken.label], taken.label, passed, where)
+        weighted = bool(taken.weight)
+        weights = read_weights(chunk[taken.weight], taken.weight, passed, where) if weighted else np.empty(0, "f4")
+        return labels, weights
+
+    def _drop(self, parts: NDArray[np.int64], labels: NDArray[np.uint8]) -> None:
+        """Moves the negatives that training does not keep into a part of their own: only a history counts them."""
+        if self.keep_negatives < 1:
+            training = np.flatnonzero(parts == 0)
+            kept = (labels[training] > 0) | (self.random.random(len(training)) < self.keep_negatives)
+            parts[training[~kept]] = STAGED_PARTS.index(DROPPED)
+
+    def _typed(self, chunk: pa.Table, parts: NDArray[np.int64]) -> dict[str, pa.Schema]:
+        """The types of each part's columns: those of its first rows, for all that follow."""
+        found = pa.schema([(name, _plain_type(chunk.schema.field(name).type)) for name in self.taken.names(chunk)])
+        for place in np.flatnonzero(np.bincount(parts, minlength=len(STAGED_PARTS))):
+            self.types.setdefault(STAGED_PARTS[place], found)
+        return dict(self.types)
+
+    def _labelled(
+        self, chunk: pa.Table, labels: NDArray[np.uint8], weights: NDArray[np.float32], first: int
+    ) -> pa.Table:
+        rows = chunk.select(self.taken.names(chunk)).append_column(LABEL, pa.array(labels))
+        if self.taken.weight:
+            rows = rows.append_column(WEIGHT, pa.array(weights))
+        if self.taken.history.time == ROW_ORDER:
+            rows = rows.append_column(ROW, pa.array(np.arange(first, first + len(rows))))
+        return rows
+
+    def _write(self, piece: _Piece) -> dict[str, Any]:
+        """Writes the rows of each part; returns the journal's entry."""
+        found = {}
+        for place in np.flatnonzero(np.bincount(piece.parts, minlength=len(STAGED_PARTS))).tolist():
+            part, own = STAGED_PARTS[place], piece.parts == place
+            rows = piece.rows if own.all() else piece.rows.filter(pa.array(own))
+            if part == DROPPED and not self.taken.history.keys:
+                continue
+            columns = [_typed_column(rows, kind, self.names[piece.source]) for kind in piece.types[part]]
+            names = piece.types[part].names
+            more = [name for name in rows.column_names if name in (LABEL, WEIGHT, ROW)]
+            table = pa.table([*columns, *(rows[name] for name in more)], names=[*names, *more])
+            write_staged(staged_file(self.folder, part, piece.number), table)
+            found[part] = len(rows), int(rows[LABEL].to_numpy().sum())
+        return {"source": piece.source, "read": len(piece.rows), "parts": found}
+
+    def _check(self, staged: Staged) -> None:
+        rows, positives = (found.get("train", 0) for found in (staged.rows, staged.positives))
+        where, label = self.names["train"], self.taken.label
+        if not rows:
+            raise DataError(f"there are no training rows: the file has none, or the split leaves none ({where})")
+        if positives in (0, rows):
+            raise DataError(
+                f"label '{label}' is always {1 if positives else 0} in the {rows} training rows; "
+                f"a model needs both 0 and 1 ({where})"
+            )
+
+
+def read_journal(path: Path) -> list[dict[str, Any]]:
+    """The entries of a journal; a last line that a kill cut off is dropped, from the file too."""
+    if not path.exists():
+        return []
+    text = path.read_text(encoding="utf-8")
+    whole = text[: text.rfind("\n") + 1]
+    path.write_text(whole, encoding="utf-8")
+    return [json.loads(line) for line in whole.splitlines()]
+
+
+def _sliced(chunks: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """No chunk is larger than what a staged file holds."""
+    for chunk in chunks:
+        for first in range(0, len(chunk), CHUNK_ROWS):
+            yield chunk.slice(first, CHUNK_ROWS)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    """As what a column is staged without a change: numbers, booleans, texts, lists; the rest as text."""
+    if is_list(kind):
+        return pa.list_(pa.string())
+    if pa.types.is_boolean(kind) or kind == pa.uint64():
+        return kind
+    if pa.types.is_integer(kind):
+        return pa.int64()
+    return pa.float64() if pa.types.is_floating(kind) else TEXT
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column in its plain type."""
+    kind, wanted = column.type, _plain_type(column.type)
+    if is_list(kind):
+        cells = column.to_pylist()
+        lists = [None if cell is None else [text_of(member) for member in cell] for cell in cells]
+        return pa.chunked_array([lists], wanted)
+    if wanted != TEXT:
+        return column.cast(wanted)
+    if _is_text(value_type(kind)):
+        return column.cast(pa.string()).dictionary_encode()
+    texts, places = texts_of(column)
+    return pa.chunked_array([pa.array(texts, pa.string()).take(pa.array(places))]).dictionary_encode()
+
+
+def _typed_column(rows: pa.Table, kind: pa.Field, source: str) -> pa.ChunkedArray:
+    """A column in the type that its part has."""
+    column = _plain(rows[kind.name])
+    if column.type == kind.type:
+        return column
+    found = value_type(column.type)
+    try:
+        texts = column.cast(found)
+        return texts.cast(pa.string()).dictionary_encode() if kind.type == TEXT else texts.cast(kind.type)
+    except pa.ArrowException:
+        raise DataError(
+            f"column '{kind.name}' must have one type in all files, found {value_type(kind.type)} and {found} "
+            f"({source})"
+        ) from None

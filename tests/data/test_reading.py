@@ -1,0 +1,78 @@
+"""Plain text is read in blocks, and gives what the careful reader gives."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from fieldwise.data import formats, reading
+from fieldwise.data.parallel import using
+from fieldwise.errors import DataError
+
+CELLS = ("", "a", " ", " x ", "'", "\\N", "NULL", "\\", "#c", "1.0", "é", "None", ";", "|", "-", "\x0b", "\u2028")
+
+
+def rows_of(path: Path) -> Any:
+    try:
+        return [row for chunk in formats.read([path]) for row in chunk.to_pylist()]
+    except DataError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_both_readers_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    """Odd cells, a missing last line end, a delimiter behind the last cell, a row that is too short."""
+    draw = random.Random(0)
+    monkeypatch.setattr(reading, "BLOCK", 40)
+    for number in range(40):
+        kind, width = draw.choice(["tsv", "csv", "txt"]), draw.choice([1, 2, 3])
+        delimiter = formats.DELIMITERS[kind]
+        lines = [delimiter.join(draw.choice(CELLS) for _ in range(width)) for _ in range(draw.randint(1, 12))]
+        lines[0] = delimiter.join(f"n{place}" for place in range(width))
+        if draw.random() < 0.3:
+            lines.append(draw.choice(["a" + delimiter * width, delimiter.join("a" * max(1, width - 1))]))
+        path = tmp_path / f"{number}.{kind}"
+        path.write_text("\n".join(lines) + draw.choice(["", "\n"]), encoding="utf-8", newline="")
+        with using(threads):
+            fast = rows_of(path)
+        with monkeypatch.context() as patch:
+            patch.setattr(reading, "is_plain", lambda path: False)
+            assert fast == rows_of(path)
+
+
+def test_the_line_of_a_fault_counts_from_the_start_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "BLOCK", 64)
+    path = tmp_path / "a.tsv"
+    lines = ["a\tb", *["1\t2"] * 9000]
+    path.write_text("\n".join([*lines, "1", *["1\t2"] * 50]))
+    with using(2), pytest.raises(DataError, match=r"expected 2 columns, found 1 \(.*a.tsv, line 9002\)"):
+        list(formats.read([path]))
+    path.write_bytes("\n".join([*lines, "1\t"]).encode() + b"\xff\n")
+    with pytest.raises(DataError, match=r"expected UTF-8 text, found other bytes \(.*a.tsv, line 9002\)"):
+        list(formats.read([path]))
+
+
+def test_what_is_not_plain(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    for content in (
+        b'a,b\n"x",1\n',
+        b"a,b\r\n1,2\r\n",
+        b"a,b\n\n1,2\n",
+        b"\xef\xbb\xbfa,b\n1,2\n",
+        b"\x1f\x8b..",
+        b"\n1",
+    ):
+        path.write_bytes(content)
+        assert not reading.is_plain(path)
+    path.write_bytes(b"a,b\n1,2")
+    assert reading.is_plain(path)
+
+
+def test_some_columns_in_their_order(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text("a\tb\tc\n1\t\t3\n")
+    assert pa.concat_tables(formats.read([path], ["c", "b"])).to_pylist() == [{"c": "3", "b": None}]
