@@ -187,7 +187,7 @@ def test_text_in_a_column_of_numbers(refused: Callable[..., str], tmp_path: Path
     assert "field 'I1' is numeric, found 'many' in the training rows" in refused(path, "--recipe", "criteo")
 
 
-@pytest.mark.parametrize("content", ["", "\n", gzip.compress(b"")])
+@pytest.mark.parametrize("content", ["", "\n", gzip.compress(b"", mtime=0)], ids=["nothing", "a line end", "gzip"])
 def test_an_empty_file(refused: Callable[..., str], tmp_path: Path, content: str | bytes) -> None:
     path = save(tmp_path / "train.txt", content)
     assert f"the file is empty, or its first line is ({path})" in refused(path, "--recipe", "criteo")
