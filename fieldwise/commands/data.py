@@ -135,7 +135,9 @@ def prepare(
         say(f"next: fieldwise train {folder} --continue-from {continue_from} --out runs/next")
         return
     say(f"fields: {kinds}\nschema: {folder / 'schema.toml'} (edit it and pass it with --schema)")
-    say(f"next: fieldwise train {folder} --model pin --out runs/pin")
+    say(f"next: fieldwise train {folder} --model pin --out runs/pin, or all models: fieldwise compare {folder}")
+    if not history and all(field["kind"] != "history" for field in facts["fields"].values()):
+        say("ids that come back, such as users and items? --history auto adds what they did before, where it helps")
 
 
 def _known_encoder(source: Path, schema: Path | None) -> Encoder:
