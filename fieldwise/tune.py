@@ -91,7 +91,7 @@ class Search:
         self.base = resolve(config)
         rows = whole.parts["train"].rows
         self.axes = search_space(self.base, whole.layout, rows, held)
-        if any(axis.name == "train.batch_size" for axis in self.axes):
+        if not self.base.train.batch_size and any(axis.name == "train.batch_size" for axis in self.axes):
             # What a batch size left open decides must stay when trials choose one.
             self.base = replace(self.base, train=replace(self.base.train, average=average(self.base.train, rows)))
         if check_free(out):
