@@ -1,6 +1,6 @@
 """Our models against CatBoost, LightGBM and XGBoost on the same rows: five splits, compared in pairs.
 
-    python benchmarks/trees.py criteo criteo80k.tsv --peers VENV/bin/python --out OUT [--models gbdt,lr,ipnn]
+    python benchmarks/trees.py criteo criteo80k.tsv --peers VENV/bin/python --out OUT [--models gbdt,lr]
 
 Sets: criteo (rows in time order, no header), avazu (by hour), amazon (five folds). The files are not in this
 repository. In time, train is all that came before a split's validation block, and its test block comes after; no
@@ -8,8 +8,8 @@ validation block is a test block of another split, so that settings can be chose
 at any test row. Of five folds, the validation rows are a tenth of all rows, drawn from the training side.
 
 VENV has catboost, lightgbm, xgboost, pandas (trees_peers.py). Ours go through `fieldwise prepare`, `train` and `blend`
-with recipes/SET: schema.toml, a MODEL.toml for each model; the blend is of all of `--models`. One thread each. What is
-there is kept, so that a killed call goes on. Leaves OUT/results.json and OUT/table.md.
+with the set's folder of recipes/: schema.toml, a MODEL.toml for each model; the blend is of all of `--models`. One
+thread each. What is there is kept, so that a killed call goes on. Leaves OUT/results.json and OUT/table.md.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NUMBERS, CATEGORIES = tuple(f"I{n}" for n in range(1, 14)), tuple(f"C{n}" for n 
 
 @dataclass(frozen=True)
 class Set:
-    """A data set: its label, what is no field, the order of its rows, and where splits are cut, in shares of the rows.
+    """A data set: its label, our recipes and models for it, the order of its rows, and where splits are cut, in shares.
 
     `order`: a column whose equal values stay together, `row`, or nothing for folds at random. `cuts`: where validation
     and test blocks begin, in turns, and the end. `columns`: the names where the file has none.
@@ -51,6 +51,7 @@ class Set:
 
     label: str
     recipes: str
+    models: str
     order: str = ""
     cuts: tuple[float, ...] = ()
     drop: tuple[str, ...] = ()
@@ -63,15 +64,21 @@ SETS = {
     "criteo": Set(
         "label",
         "criteo80k",
+        "gbdt,lr",
         "row",
         (0.3, 0.35, 0.425, 0.475, 0.55, 0.6, 0.675, 0.725, 0.8, 0.9, 1.0),
         numbers=NUMBERS,
         columns=("label", *NUMBERS, *CATEGORIES),
     ),
     "avazu": Set(
-        "click", "avazu20k", "hour", (0.3, 0.34, 0.4, 0.44, 0.5, 0.54, 0.6, 0.64, 0.7, 0.85, 1.0), ("id", "hour")
+        "click",
+        "avazu20k",
+        "gbdt,lr,fm",
+        "hour",
+        (0.3, 0.34, 0.4, 0.44, 0.5, 0.54, 0.6, 0.64, 0.7, 0.85, 1.0),
+        drop=("id", "hour"),
     ),
-    "amazon": Set("ACTION", "amazon"),
+    "amazon": Set("ACTION", "amazon-triples", "gbdt"),
 }
 
 
@@ -80,12 +87,13 @@ def main() -> None:
     parser.add_argument("set", choices=SETS)
     parser.add_argument("file", type=Path)
     parser.add_argument("--peers", type=Path, required=True, help="a python with catboost, lightgbm, xgboost, pandas")
-    parser.add_argument("--models", default="gbdt,lr,ipnn")
+    parser.add_argument("--models", default="", help="those of the set without")
     parser.add_argument("--only-peers", action="store_true", help="train no model of ours yet")
     parser.add_argument("--recipes", type=Path, default=HERE.parent / "recipes")
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
-    chosen, models = SETS[asked.set], asked.models.split(",")
+    chosen = SETS[asked.set]
+    models = (asked.models or chosen.models).split(",")
     header, rows = _read(asked.file, chosen)
     found: list[dict[str, Any]] = []
     for number, places in enumerate(_splits(header, rows, chosen)):
