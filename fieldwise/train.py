@@ -105,9 +105,9 @@ class Network(Run):
         model: Model,
         origin: bundle.Bundle | None = None,
     ) -> None:
-        rows = dataset.parts["train"].rows
-        chosen = {"batch_size": batch_size(config.train, rows), "average": average(config.train, rows)}
-        config = replace(config, train=replace(config.train, **chosen))
+        rows, asked = dataset.parts["train"].rows, config.train
+        settled = replace(asked, batch_size=batch_size(asked, rows), average=average(asked, rows))
+        config = replace(config, train=settled)
         self.device = device_of(config.device)
         self.model = model.to(self.device)
         _start(self.model, config.train, dataset)
