@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from fieldwise import blend as blending
 from fieldwise import plots, significance, tables
 from fieldwise.data.dataset import Dataset
 from fieldwise.errors import ConfigError, TrainingError, unknown
@@ -51,6 +52,18 @@ def models_named(text: str) -> tuple[list[str], list[str]]:
     return names, []
 
 
+def members_named(text: str, models: Sequence[str]) -> list[str]:
+    """The members of the blend that a comma-separated list asks for, all models for `all`, none for an empty one."""
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    members = list(models) if names == ["all"] else names
+    for name in members:
+        if name not in models:
+            raise ConfigError(f"--blend takes models of this comparison, {', '.join(models)}, found '{name}'")
+    if len(members) == 1:
+        raise ConfigError(f"--blend takes at least two models, found one, {members[0]}")
+    return members
+
+
 def compare(
     data: Path,
     models: Sequence[str],
@@ -60,11 +73,13 @@ def compare(
     device: str = "",
     workers: int = 1,
     watch: Watch | None = None,
+    members: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Trains each model with each seed into out/MODEL/seedN, writes the table, and returns it.
 
     Settings are those of recipes/MODEL.toml, or the defaults. Runs that are DONE are kept, killed ones go on. A model
-    that fails is left out of the table; the error that names it comes after the others are trained.
+    that fails is left out of the table; the error that names it comes after the others are trained. The `members` are
+    blended, each seed's runs by themselves, and the blend has a line like any model.
     """
     for name, number in (("--seeds", seeds), ("--jobs", workers), ("the number of models", len(models))):
         if number < 1:
@@ -83,6 +98,9 @@ def compare(
             jobs.append(Job(model, f"{model} seed {seed}", data, folder, given, chosen))
     failures = run_all(jobs, workers, watch)
     kept = {model: [job for job in jobs if job.group == model] for model in models if model not in failures}
+    whole = [member for member in members if member in kept]
+    if len(whole) > 1:
+        kept[blending.NAME] = [_blended(whole, data, out, seed) for seed in range(seeds)]
     result = write_comparison(kept, data, out, recipes) if kept else {}
     if failures:
         rest = f"; the others are in {out / 'table.md'}" if kept else ""
@@ -90,6 +108,13 @@ def compare(
         problems = "; ".join(f"{', '.join(named)} failed: {problem}" for problem, named in alike.items())
         raise TrainingError(f"{problems}{rest}; mend it and give the same command again")
     return result
+
+
+def _blended(members: Sequence[str], data: Path, out: Path, seed: int) -> Job:
+    """The blend of one seed's runs, made anew each time: it takes seconds, and any of them may be another by now."""
+    folder = out / blending.NAME / f"seed{seed}"
+    blending.blend([out / member / f"seed{seed}" for member in members], folder, [data], force=True)
+    return Job(blending.NAME, f"{blending.NAME} seed {seed}", data, folder)
 
 
 def write_comparison(
@@ -199,6 +224,17 @@ def _write_page(
         pictures(first),
         settings(first),
     ]
-    command = ["fieldwise", "compare", result["data"], "--models", ",".join(runs), "--out", result["out"]]
+    command = [
+        "fieldwise",
+        "compare",
+        result["data"],
+        "--models",
+        ",".join(run for run in runs if run != blending.NAME),
+        "--out",
+        result["out"],
+    ]
     command += ["--seeds", str(result["seeds"]), *(["--recipes", result["recipes"]] if result["recipes"] else [])]
+    if blending.NAME in runs:
+        members = runs[blending.NAME][0].report["members"]
+        command += ["--blend", ",".join(member["model"] for member in members)]
     write_page(Path(result["out"]) / "index.html", f"models on {Path(result['data']).name}", parts, command)

@@ -19,7 +19,8 @@ class TrainSettings:
 
     batch_size 0 takes a 200th of the training rows, at least 50 and at most 2000, so that small data see enough
     steps. patience: evaluations without a better validation log loss before training stops. With `average` what is
-    evaluated and kept is a moving average of the weights over about so many epochs. L2 terms are lambda/2 times
+    evaluated and kept is a moving average of the weights over about so many epochs; -1 takes one epoch where the batch
+    size is left open too and training rows are fewer than 400,000, and none elsewhere. L2 terms are lambda/2 times
     a sum of squares: `l2` of the looked-up rows, averaged over the batch (`l2_reduction` sum: the paper's numbers),
     `l2_full` of whole tables, `l2_kernels` of pairs' kernels, `l2_attention` of the attention's matrix W alone, and
     `l2_weights` of all other weights: sub-networks, convolutions, DNN. No weight belongs to two of these three, and
@@ -46,7 +47,7 @@ class TrainSettings:
     schedule: str = "constant"
     warmup: int = 0
     clip: float = 0.0
-    average: float = 0.0
+    average: float = -1.0
     l2: float = 3e-3
     l2_reduction: str = "mean"
     l2_full: float = 0.0
@@ -75,7 +76,8 @@ class TrainSettings:
         for name in ("lr", "eps"):
             _require(getattr(self, name) > 0, f"train.{name}", "positive", getattr(self, name))
         penalties = ("l2", "l2_full", "l2_weights", "l2_kernels", "l2_attention")
-        for name in (*penalties, "clip", "average", "init_scale", "warmup", "checkpoint_minutes"):
+        _require(self.average >= 0 or self.average == -1, "train.average", "0 or more, or -1", self.average)
+        for name in (*penalties, "clip", "init_scale", "warmup", "checkpoint_minutes"):
             _require(getattr(self, name) >= 0, f"train.{name}", "0 or more", getattr(self, name))
         for name, known in (
             ("l2_reduction", ("mean", "sum")),

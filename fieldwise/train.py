@@ -41,6 +41,8 @@ from fieldwise.trees import Trees
 
 # How often an epoch's loss is logged and shown.
 LOGS_PER_EPOCH = 10
+# From so many training rows on, the chosen batch size no longer grows with them.
+SMALL_ROWS = 400_000
 
 
 def train(
@@ -82,6 +84,13 @@ def batch_size(settings: TrainSettings, rows: int) -> int:
     return settings.batch_size or min(2000, max(50, round(rows / 200)))
 
 
+def average(settings: TrainSettings, rows: int) -> float:
+    """average -1 becomes one epoch for small data: their last steps jump about, and an epoch of them is soon seen."""
+    if settings.average >= 0:
+        return settings.average
+    return 1.0 if not settings.batch_size and rows < SMALL_ROWS else 0.0
+
+
 class Network(Run):
     """Steps of batches, an evaluation now and then, checkpoints to go on from."""
 
@@ -96,8 +105,9 @@ class Network(Run):
         model: Model,
         origin: bundle.Bundle | None = None,
     ) -> None:
-        size = batch_size(config.train, dataset.parts["train"].rows)
-        config = replace(config, train=replace(config.train, batch_size=size))
+        rows, asked = dataset.parts["train"].rows, config.train
+        settled = replace(asked, batch_size=batch_size(asked, rows), average=average(asked, rows))
+        config = replace(config, train=settled)
         self.device = device_of(config.device)
         self.model = model.to(self.device)
         _start(self.model, config.train, dataset)

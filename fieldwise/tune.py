@@ -26,7 +26,7 @@ from fieldwise.errors import BundleError, ConfigError, FieldwiseError, TrainingE
 from fieldwise.files import whole_file
 from fieldwise.runs import Progress, Run
 from fieldwise.space import Axis, OneOf, apply, search_space
-from fieldwise.train import resolve, start
+from fieldwise.train import average, resolve, start
 from fieldwise.trials import WORDS, Study, check_free, import_optuna
 
 # Fewer judged trials say little about which settings matter.
@@ -89,7 +89,11 @@ class Search:
         # Without them, nothing here can look at the test rows.
         self.dataset = replace(whole, parts={name: whole.parts[name] for name in ("train", "valid")})
         self.base = resolve(config)
-        self.axes = search_space(self.base, whole.layout, whole.parts["train"].rows, held)
+        rows = whole.parts["train"].rows
+        self.axes = search_space(self.base, whole.layout, rows, held)
+        if not self.base.train.batch_size and any(axis.name == "train.batch_size" for axis in self.axes):
+            # What a batch size left open decides must stay when trials choose one.
+            self.base = replace(self.base, train=replace(self.base.train, average=average(self.base.train, rows)))
         if check_free(out):
             self._try_base()
         identity = {

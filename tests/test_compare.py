@@ -9,11 +9,13 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fieldwise import cli, compare
 from fieldwise.data.prepare import Split, prepare
 from fieldwise.data.world import World
+from fieldwise.errors import ConfigError
 from fieldwise.predictions import Predictions
 from fieldwise.significance import compare_pairs
 
@@ -226,3 +228,29 @@ def test_without_a_baseline_or_with_one_seed_there_is_less_to_say(data, recipes,
 
 def test_every_registered_model_of_the_paper_is_a_baseline_or_a_proposal():
     assert set(compare.registry()) == {*compare.BASELINES, "kfm", "nifm", "ipnn", "kpnn", "pin"}
+
+
+def test_a_blend_has_a_line_of_its_own(data, recipes, tmp_path, capsys):
+    out = tmp_path / "out"
+    arguments = ["compare", data, "--models", "fm,lr", "--seeds", 2, "--recipes", recipes, "--out", out, "--json"]
+    for _ in range(2):
+        assert run(*arguments, "--device", "cpu", "--blend", "lr,fm") == 0
+        found = json.loads(capsys.readouterr().out)
+        rows = {row["model"]: row for row in found["models"]}
+        assert set(rows) == {"lr", "fm", "blend"}
+        assert rows["blend"]["seeds"] == 2
+        assert found["baseline"] in ("lr", "fm")
+    report = json.loads((out / "blend" / "seed1" / "report.json").read_text())
+    assert [member["run"] for member in report["members"]] == [str(out / m / "seed1") for m in ("lr", "fm")]
+    seeds = [json.loads((out / "blend" / f"seed{s}" / "report.json").read_text())["test"]["log_loss"] for s in (0, 1)]
+    assert rows["blend"]["log_loss"] == pytest.approx(np.mean(seeds))
+    assert "--models fm,lr" in (out / "index.html").read_text()
+    assert "| blend" in (out / "table.md").read_text()
+
+
+@pytest.mark.parametrize(("text", "words"), [("pin,lr", "found 'pin'"), ("lr", "at least two")])
+def test_a_blend_is_of_models_in_the_comparison(text, words):
+    with pytest.raises(ConfigError, match=words):
+        compare.members_named(text, ["lr", "fm"])
+    assert compare.members_named("all", ["lr", "fm"]) == ["lr", "fm"]
+    assert compare.members_named("", ["lr", "fm"]) == []

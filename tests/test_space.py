@@ -16,7 +16,8 @@ from fieldwise.tune import point_of
 
 LAYOUT = Layout((50, 7, 900, 12), (1, 1, 3, 1), (1,))
 ROWS = 40_000
-RECIPES = sorted((Path(__file__).parent.parent / "recipes").rglob("*.toml"))
+FILES = sorted((Path(__file__).parent.parent / "recipes").rglob("*.toml"))
+RECIPES = [path for path in FILES if path.name != "schema.toml"]
 
 
 def space(base, held=(), layout=LAYOUT):

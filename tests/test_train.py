@@ -8,14 +8,14 @@ import torch
 from safetensors.torch import load_file
 
 from fieldwise import bundle, metrics
-from fieldwise.config import load_config
+from fieldwise.config import TrainSettings, load_config
 from fieldwise.data.dataset import Dataset
 from fieldwise.data.prepare import Split, prepare
 from fieldwise.data.world import World
 from fieldwise.errors import BundleError, ConfigError, TrainingError
 from fieldwise.models import build
 from fieldwise.scoring import score
-from fieldwise.train import Network, train
+from fieldwise.train import Network, average, train
 from tests.nn.drawn import drawn
 
 
@@ -232,3 +232,12 @@ def test_several_evaluations_an_epoch(data, tmp_path):
     assert len(steps) == 6
     assert steps == sorted(set(steps))
     assert all(math.isfinite(e["log_loss"]) for e in events if e["event"] == "valid")
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows", "expected"),
+    [({}, 1000, 1.0), ({}, 400_000, 0.0), ({"batch_size": 50}, 1000, 0.0), ({"average": 0.0}, 1000, 0.0)]
+    + [({"average": 2.5, "batch_size": 50}, 10**6, 2.5)],
+)
+def test_small_data_are_averaged_unless_told_otherwise(settings, rows, expected):
+    assert average(TrainSettings(**settings), rows) == expected

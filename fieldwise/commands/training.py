@@ -151,6 +151,10 @@ def compare(
     folder: Annotated[Path, typer.Option("--out", help="Where runs and tables go.")] = Path("comparison"),
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "",
     jobs: Annotated[int, typer.Option(help="Runs at a time.")] = 1,
+    blend: Annotated[
+        str,
+        typer.Option(help="Models to blend for a further line, such as gbdt,ipnn; all; none. All without --models."),
+    ] = "",
     json: Json = False,
 ) -> None:
     """Train many models on one prepared folder; leaves a table (markdown, csv) and a page. Goes on after a kill.
@@ -161,10 +165,12 @@ def compare(
     from fieldwise import tables
 
     names, notes = room.models_named(models)
+    blended = blend or ("none" if models else "all")
+    members = room.members_named("" if blended == "none" else blended, names)
     for note in notes:
         err.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
     with ComparisonBar(json) as bar:
-        found = room.compare(data, names, folder, seeds, recipes, device, jobs, bar)
+        found = room.compare(data, names, folder, seeds, recipes, device, jobs, bar, members)
     if json:
         print_json(found)
         return
