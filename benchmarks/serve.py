@@ -291,7 +291,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        folder = asked.work or Path(temporary)
+        folder = (asked.work or Path(temporary)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
         found = measured(asked, folder)
     print_all(found)
