@@ -260,7 +260,7 @@ def kill_during_events(folder: Path, run: Path, rows: list[dict[str, Any]], coun
     return {"kills": 3, "acknowledged": began, "lost": len(acknowledged - found), "per_second": began / seconds}
 
 
-def fuzzed(server: Server, examples: int) -> dict[str, int]:
+def fuzzed(server: Server, examples: int, folder: Path) -> dict[str, int]:
     """Schemathesis against the server's own description; how many operations had an answer of 500 or more."""
     command = [
         *(sys.executable, "-m", "schemathesis.cli", "run", f"http://127.0.0.1:{server.port}/openapi.json"),
@@ -274,7 +274,7 @@ def fuzzed(server: Server, examples: int) -> dict[str, int]:
             "--no-color",
         ),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     if not re.search(r"generated|Test cases", done.stdout):
         sys.exit(f"schemathesis did not run: {done.stdout[-2000:]} {done.stderr[-2000:]}")
     failures = re.findall(r"(\d+) (?:unique )?failure", done.stdout)
@@ -291,7 +291,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        folder = asked.work or Path(temporary)
+        folder = (asked.work or Path(temporary)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
         found = measured(asked, folder)
     print_all(found)
@@ -317,7 +317,7 @@ def measured(asked: argparse.Namespace, folder: Path) -> dict[str, Any]:
         soak = load(server, one, 8, asked.soak)
         found["memory_mb"] = {"before": before, "after": server.memory} | soak
         if asked.fuzz:
-            found["schemathesis"] = fuzzed(server, asked.fuzz)
+            found["schemathesis"] = fuzzed(server, asked.fuzz, folder)
     found["reload"] = reload_under_load(folder, runs, one)
     found["kill"] = kill_during_events(folder, runs[0], rows, asked.events)
     return found

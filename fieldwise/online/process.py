@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -79,8 +79,7 @@ def serve(settings: Settings, say: Any) -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         if settings.workers == 1:
             worker = Worker(settings, None, 0)
-            say(f"{what}  (docs: {_shown(listening)}/docs, stop: Ctrl-C)")
-            worker.run(listening)
+            worker.run(listening, lambda: say(f"{what}  (docs: {_shown(listening)}/docs, stop: Ctrl-C)"))
         else:
             _Parent(settings, listening).run(lambda: say(f"{what} with {settings.workers} workers"))
 
@@ -122,7 +121,7 @@ class Worker:
         self.application = Application(self.service, settings.token, settings.limits, Hooks(self._reload_others))
         self._note()
 
-    def run(self, listening: socket.socket) -> None:
+    def run(self, listening: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
         """Answers until SIGTERM or SIGINT, and then ends what is under way."""
         import uvicorn
 
@@ -143,12 +142,17 @@ class Worker:
             signal.signal(kind, lambda *_: sys.exit(0))
         threading.Thread(target=self._house_keeping, daemon=True).start()
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-            runner.run(self._serve(server, listening))
+            runner.run(self._serve(server, listening, ready))
 
-    async def _serve(self, server: Any, listening: socket.socket) -> None:
+    async def _serve(self, server: Any, listening: socket.socket, ready: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, lambda: loop.run_in_executor(None, self._reload_on_signal))
-        await server.serve(sockets=[listening])
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.01)
+        if server.started:
+            ready()
+        await serving
 
     def _reload_on_signal(self) -> None:
         try:

@@ -117,8 +117,9 @@ def test_sigterm_ends_what_is_under_way(trained, tmp_path):
         head = f"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}"
         with socket.create_connection(("127.0.0.1", port)) as client:
             client.sendall(head.encode() + b"\r\n\r\n" + body[:5])
-            # The server has begun with it once it has read the head.
-            time.sleep(0.3)
+            # Once a later request is answered, the server has read this one's head.
+            with Client(port) as other:
+                assert other.get("/health")[0] == 200
             process.terminate()
             time.sleep(0.3)
             client.sendall(body[5:])
