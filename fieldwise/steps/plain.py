@@ -86,11 +86,6 @@ class Step:
         return torch.stack(terms).sum() if terms else None
 
 
-def make_step(model: Model, config: Config, total: int) -> Step:
-    """The fastest step there is for this model, device and these settings."""
-    return Step(model, config, total)
-
-
 def log_loss(logits: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
     """Mean log loss of a batch; weighted rows count by their weight, and the mean is over rows."""
     return functional.binary_cross_entropy_with_logits(logits, labels, weights)
