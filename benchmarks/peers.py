@@ -34,7 +34,7 @@ from fieldwise import bench
 from fieldwise.data.batches import Batch, batches
 from fieldwise.data.schema import Layout
 
-PINS = ("deepctr-torch==0.3.0", "torchfm==0.7.0", "fuxictr==2.3.10", "lightgbm==4.6.0", "vowpalwabbit==9.11.2")
+PINS = ("deepctr-torch==0.3.0", "torchfm==0.7.0", "fuxictr==2.3.10", "lightgbm==4.7.0", "vowpalwabbit==9.11.9")
 NEEDED = ("requests", "urllib3", "idna", "certifi", "charset-normalizer", "h5py", "PyYAML", "narwhals")
 HIDDEN, DIM = (700,) * 5, 20
 INSIDE = "FIELDWISE_PEERS"

@@ -46,7 +46,7 @@ class PairProducts(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override, unused-ignore]
         (v,) = ctx.saved_tensors
         found = torch.zeros_like(v)
         for i, places in first_fields(v.shape[1]):
@@ -71,7 +71,7 @@ class KernelProducts(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override, unused-ignore]
         v, kernel = ctx.saved_tensors
         # Many small sums: a narrow type would lose them.
         by_v = torch.zeros(v.shape, dtype=torch.promote_types(v.dtype, torch.float32))
@@ -92,7 +92,8 @@ def _side_by_side(kernels: Tensor) -> Tensor:
 
 def _projected(v: Tensor, kernel: Tensor, i: int, places: slice) -> Tensor:
     """v_i^T K_ij of all j > i: (B, n, D)."""
-    return (v[:, i] @ _side_by_side(kernel[places])).unflatten(1, (-1, kernel.shape[2]))
+    projected: Tensor = (v[:, i] @ _side_by_side(kernel[places])).unflatten(1, (-1, kernel.shape[2]))
+    return projected
 
 
 def narrowed(*tensors: Tensor) -> tuple[Tensor, ...]:

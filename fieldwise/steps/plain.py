@@ -12,6 +12,7 @@ from torch.nn import functional
 from fieldwise.config import Config
 from fieldwise.data.batches import Batch
 from fieldwise.errors import ConfigError, TrainingError
+from fieldwise.memory import keep_freed_memory
 from fieldwise.nn.embedding import Table
 from fieldwise.nn.model import Model
 from fieldwise.optim import RowOptimizer, clip, learning_rate, make_optimizer, set_learning_rate
@@ -29,6 +30,8 @@ class Step:
     def __init__(self, model: Model, config: Config, total: int) -> None:
         self.model, self.settings, self.total = model, config.train, total
         self.device = next(model.parameters()).device
+        if self.device.type == "cpu":
+            keep_freed_memory()
         self.penalised = penalised(model, config)
         self.optimizer = optimizer_of(config, model)
         self.passed: Callable[[str], None] = lambda stage: None
