@@ -6,7 +6,7 @@ Makes an environment with DeepCTR-Torch, torchfm, FuxiCTR, LightGBM and Vowpal W
 runs itself there; torch, numpy and XGBoost are those of this one. 39 fields, vectors of 20 (FFM 4), DNN of five layers
 of 700, batches of 2000, Zipf's ids. Each peer trains as its own fit or example does; steps of all alternate, so that
 what else the machine does meets all alike. Wall and processor time; a library that cannot be had or fails is named and
-left out.
+left out. The peers share our process, and so the memory that it keeps from step to step: alone they are slower.
 """
 
 from __future__ import annotations
