@@ -9,7 +9,7 @@ import fieldwise
 
 PACKAGE = Path(fieldwise.__file__).parent
 FLOORS = [
-    {"errors", "toml", "files"},
+    {"errors", "toml", "files", "memory"},
     {"predictions"},
     {"config", "options"},
     {"data"},
@@ -19,7 +19,7 @@ FLOORS = [
     {"optim", "metrics", "calibration", "scoring", "significance"},
     {"members"},
     {"checkpoint", "bundle", "distributed"},
-    {"explain", "predictor", "pretrain", "incremental", "freshen"},
+    {"explain", "predictor", "pretrain", "incremental", "freshen", "steps"},
     {"drift"},
     {"runs"},
     {"boosting", "blend"},
@@ -27,6 +27,7 @@ FLOORS = [
     {"estimator", "plots", "tables", "pages", "space", "trials"},
     {"jobs"},
     {"report", "console"},
+    {"ceilings", "costs"},
     {"compare", "tune", "bench", "demo", "studies", "serve"},
     {"online"},
     {"commands"},

@@ -179,7 +179,7 @@ def _print_prepared(facts: dict[str, Any], folder: Path, continued: Path | None)
         return
     say(f"fields: {kinds}\nschema: {folder / 'schema.toml'} (edit it and pass it with --schema)")
     say(f"next: fieldwise train {folder} --model pin --out runs/pin, or all models: fieldwise compare {folder}")
-    if not history and all(field["kind"] != "history" for field in facts["fields"].values()):
+    if all(field["kind"] != "history" for field in facts["fields"].values()):
         say("ids that come back, such as users and items? --history auto adds what they did before, where it helps")
 
 

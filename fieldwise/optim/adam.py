@@ -66,9 +66,8 @@ class Adam(RowOptimizer):
         (beta1, beta2), (mean, square) = group["betas"], state
         mean.mul_(beta1 if gap is None else power(beta1, gap, mean)).add_(grad, alpha=1 - beta1)
         square.mul_(beta2 if gap is None else power(beta2, gap, square)).addcmul_(grad, grad, value=1 - beta2)
-        root, eps = self._root_and_eps(group)
-        rate = group["lr"] * root / (1 - beta1 ** group["step"])
-        weights.addcdiv_(mean, square.sqrt().add_(root * eps), value=-rate)
+        rate, eps = self.rate_and_eps(group)
+        weights.addcdiv_(mean, square.sqrt().add_(eps), value=-rate)
 
     def update_compiled(self, group: Group, weight: Tensor, orders: Orders) -> bool:
         assert weight.grad is not None
@@ -77,8 +76,7 @@ class Adam(RowOptimizer):
         tables = weight, state["mean"], state["square"]
         if weight.dim() != 2 or not len(values) or not rows.available(*tables, values):
             return False
-        root, eps = self._root_and_eps(group)
-        rate = group["lr"] * root / (1 - group["betas"][0] ** group["step"])
+        rate, eps = self.rate_and_eps(group)
         rows.adam_rows(
             *tables,
             state["last"] if self.decays else None,
@@ -87,7 +85,7 @@ class Adam(RowOptimizer):
             step=group["step"],
             betas=group["betas"],
             rate=rate,
-            eps=root * eps,
+            eps=eps,
         )
         return True
 
@@ -102,6 +100,11 @@ class Adam(RowOptimizer):
         options: dict[str, Any] = {"lr": group["lr"], "beta1": beta1, "beta2": beta2, "weight_decay": 0.0}
         options |= {"eps": self._root_and_eps(group)[1], "amsgrad": False, "maximize": False}
         torch._fused_adam_(weights, grads, means, squares, [], steps, **options)
+
+    def rate_and_eps(self, group: Group) -> tuple[float, float]:
+        """With m and v as they are, w -= rate m / (sqrt(v) + eps), whatever the mode."""
+        root, eps = self._root_and_eps(group)
+        return group["lr"] * root / (1 - group["betas"][0] ** group["step"]), root * eps
 
     def _root_and_eps(self, group: Group) -> tuple[float, float]:
         """sqrt(1 - beta2^t), and eps as it stands beside sqrt(v^), whatever the mode."""

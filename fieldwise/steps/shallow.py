@@ -1,0 +1,205 @@
+"""LR, FM and FFM on a CPU: the whole step in compiled loops over the batch (kernels/shallow.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fieldwise.config import Config
+from fieldwise.data.batches import Batch
+from fieldwise.kernels import rows
+from fieldwise.nn.classifiers import Sum
+from fieldwise.nn.embedding import Embedding
+from fieldwise.nn.interactions import FieldAwareProduct, PairSum
+from fieldwise.nn.model import Branch, Model
+from fieldwise.optim import FTRL, AdaGrad, Adam, RowOptimizer
+from fieldwise.steps.plain import Step, tables
+
+# Rows that are worth a thread of their own.
+ROWS_PER_THREAD = 250
+LINE = 64  # bytes that memory gives at once
+
+
+class ShallowStep(Step):
+    """`Step` for a logit of a linear part and an FM's or FFM's products, in one pass over the touched rows."""
+
+    @staticmethod
+    def takes(model: Model, config: Config) -> bool:
+        """Whether this model can be trained so with these settings."""
+        settings = config.train
+        moved_by_rows = settings.optimizer in ("ftrl", "adagrad") or (
+            settings.optimizer == "adam" and settings.sparse_mode != "dense"
+        )
+        return (
+            moved_by_rows
+            and not settings.clip
+            and not settings.l2_full
+            and _has_shallow_parts(model)
+            and rows.available(*(table.weight.detach()[:1] for table in tables(model)))
+        )
+
+    def __init__(self, model: Model, config: Config, total: int) -> None:
+        super().__init__(model, config, total)
+        interaction = model.branches[0].interaction if len(model.branches) else None
+        self.product = interaction if isinstance(interaction, FieldAwareProduct) else None
+        self.memory = SideBySide(model, self.optimizer)
+        layout = tables(model)[0].layout
+        self.offsets = np.array(layout.offsets)
+        self.seen = np.zeros(layout.rows, dtype=np.int32)
+        self.slots = Slots(0, 0, layout.fields, self.memory)
+
+    def __call__(self, batch: Batch, number: int) -> float:
+        from fieldwise.kernels import shallow as loops
+
+        shallow: Any = loops
+        self._set_rate(number)
+        self.memory.hold()
+        count, fields = batch.ids.shape
+        threads = max(1, min(torch.get_num_threads(), count // ROWS_PER_THREAD))
+        if (self.slots.count, self.slots.threads) != (count, threads):
+            self.slots = Slots(count, threads, fields, self.memory)
+        slots, memory, kind = self.slots, self.memory, _kind(self.optimizer)
+        shares = np.full(count, 1 / count) if batch.weights is None else batch.weights.astype(np.float64) / count
+        bias = self.model.bias
+        shape = memory.dim, memory.linear, kind
+        table = memory.table, memory.clock, _numbers(self.optimizer), _powers(self.optimizer)
+        l2, start = self.row_penalty(count), 0.0 if bias is None else float(bias.detach())
+        scale, minus = (self.product.scale, 0.0) if self.product else (1.0, 1.0)
+        self.passed("data")
+
+        def group(low: int, high: int, thread: int) -> None:
+            shallow.group(batch.ids, self.offsets, low, high, self.seen, slots.of, slots.rows, slots.used)
+
+        def walk(low: int, high: int, thread: int) -> tuple[float, float]:
+            kernel = shallow.ffm_rows if self.product else shallow.fm_rows
+            data = batch.ids, self.offsets, slots.of, batch.labels, shares, low, high
+            found: tuple[float, float] = kernel(
+                *shape, *data, start, scale, l2, *table, slots.sums[thread], slots.totals[thread]
+            )
+            return found
+
+        def repeated(low: int, high: int, thread: int) -> None:
+            shallow.repeated(*shape, low, high, slots.rows, slots.used, minus, l2, *table, slots.sums, slots.totals)
+
+        _on_threads(group, fields, threads)
+        found = _on_threads(walk, count, threads)
+        loss = self._checked(sum(part for part, _ in found), number)
+        self.passed("forward")
+        _on_threads(repeated, fields, threads)
+        if bias is not None:
+            bias.grad = torch.full_like(bias, sum(slope for _, slope in found))
+        self.optimizer.step()
+        self.passed("optimiser")
+        return loss
+
+
+class SideBySide:
+    """The model's tables and the optimiser's state of them in one piece of memory, a category's numbers side by side.
+
+    The weights and states themselves become views of it: whoever reads, copies or loads them sees no difference.
+    """
+
+    def __init__(self, model: Model, optimizer: RowOptimizer) -> None:
+        self.optimizer = optimizer
+        vectors: list[Any] = [model.embedding.tables[0].weight] if isinstance(model.embedding, Embedding) else []
+        linear: list[Any] = [model.linear.weights.weight] if model.linear is not None else []
+        self.weights = vectors + linear
+        self.dim, self.linear = sum(weight.shape[1] for weight in vectors), len(linear)
+        first: Tensor = self.weights[0]
+        wide, self.dtype = self.dim + self.linear, first.dtype
+        numbers = wide * (1 + len(optimizer.names)) + int(optimizer.decays)
+        line = LINE // first.element_size()
+        # A row that does not fill a line shares it with whole others; a longer one begins a line.
+        stride = -(-numbers // line) * line if numbers > line else 1 << (numbers - 1).bit_length()
+        memory = torch.zeros(len(first), stride, dtype=first.dtype)
+        self.memory, self.table = memory, memory.numpy()
+        self.clock = memory.view(torch.int32).numpy()
+        # Where a double holds the clock, its first half does.
+        self.views: list[dict[str, Tensor]] = []
+        start = 0
+        for weight in self.weights:
+            width = weight.shape[1]
+            parts = ["weight", *optimizer.names]
+            views = {name: memory[:, n * wide + start : n * wide + start + width] for n, name in enumerate(parts)}
+            if optimizer.decays:
+                views["last"] = memory.view(torch.int32)[:, -1]
+            self.views.append(views)
+            start += width
+        self.hold()
+
+    def hold(self) -> None:
+        """Takes in what others put in the place of a view: a loaded state, weights that were moved."""
+        for weight, views in zip(self.weights, self.views, strict=True):
+            if weight.data_ptr() != views["weight"].data_ptr():
+                views["weight"].copy_(weight.detach())
+                weight.data = views["weight"]
+            state = self.optimizer.state[weight]
+            for name, view in views.items():
+                if name == "weight" or (name in state and state[name].data_ptr() == view.data_ptr()):
+                    continue
+                if name in state:
+                    view.copy_(state[name])
+                state[name] = view
+
+
+class Slots:
+    """Room for the rows that occur more than once in a batch: which they are, and their gradients of each thread."""
+
+    def __init__(self, count: int, threads: int, fields: int, memory: SideBySide) -> None:
+        self.count, self.threads = count, threads
+        most, kind = count // 2, memory.table.dtype
+        self.of = np.empty((count, fields), np.int32)
+        self.rows = np.empty((fields, most), np.int64)
+        self.used = np.zeros(fields, np.int64)
+        self.sums = np.zeros((threads, fields, most, memory.dim), kind)
+        self.totals = np.zeros((threads, fields, most, 2), kind)
+
+
+def _has_shallow_parts(model: Model) -> bool:
+    one_table = model.embedding is None or (isinstance(model.embedding, Embedding) and len(model.embedding.tables) == 1)
+    if not one_table or len(model.branches) != (model.embedding is not None) or not tables(model):
+        return False
+    interactions = [branch.interaction for branch in model.branches if isinstance(branch, Branch)]
+    return (
+        all(type(interaction) in (PairSum, FieldAwareProduct) for interaction in interactions)
+        and all(isinstance(branch.classifier, Sum) for branch in model.branches)
+        and not tables(model)[0].layout.has_sets
+    )
+
+
+def _kind(optimizer: RowOptimizer) -> int:
+    from fieldwise.kernels import shallow
+
+    if isinstance(optimizer, Adam):
+        return shallow.ADAM if optimizer.decays else shallow.LAZY_ADAM
+    return shallow.ADAGRAD if isinstance(optimizer, AdaGrad) else shallow.FTRL
+
+
+def _numbers(optimizer: RowOptimizer) -> tuple[float, ...]:
+    """The optimiser's numbers of the coming step, in the order in which `kernels.shallow.move` takes them."""
+    group = optimizer.param_groups[0]
+    step = float(group["step"] + 1)
+    if isinstance(optimizer, Adam):
+        return step, *map(float, group["betas"]), *optimizer.rate_and_eps({**group, "step": group["step"] + 1})
+    if isinstance(optimizer, AdaGrad):
+        return step, group["initial"], 0.0, group["lr"], group["eps"]
+    assert isinstance(optimizer, FTRL)
+    return step, group["l1"], group["l2"], group["lr"], group["beta"]
+
+
+def _powers(optimizer: RowOptimizer) -> NDArray[np.float64]:
+    return rows.powers(*optimizer.param_groups[0]["betas"]) if isinstance(optimizer, Adam) else np.empty((0, 2))
+
+
+def _on_threads(action: Callable[[int, int, int], Any], size: int, threads: int) -> list[Any]:
+    """action(low, high, thread) on equal parts of a range, each in a thread of its own."""
+    cuts = [size * part // threads for part in range(threads + 1)]
+    if threads == 1:
+        return [action(0, size, 0)]
+    jobs = [rows.pool(threads).submit(action, cuts[t], cuts[t + 1], t) for t in range(threads)]
+    return [job.result() for job in jobs]
