@@ -12,7 +12,7 @@ from fieldwise.commands.app import app
 from fieldwise.errors import FieldwiseError
 
 # Each module of fieldwise.commands registers its verbs; this order is the order of --help.
-for group in ("data", "training", "results"):
+for group in ("data", "training", "results", "speed"):
     importlib.import_module(f"fieldwise.commands.{group}")
 
 

@@ -26,7 +26,8 @@ class TrainSettings:
     biases, gains of norms, the attention's score and projection belong to none. `init` fills the tables, and with
     `base_rate_start` the output's bias starts at the log-odds of the training rows' rate; `init_from` names an FM run
     or bundle whose vectors (and linear part, where the model has one) the model starts with; `continue_from` a run or
-    bundle to go on with, whose model this must be.
+    bundle to go on with, whose model this must be. With `precision` bf16 training multiplies matrices in bfloat16;
+    weights, tables, optimiser and evaluation stay float32.
     """
 
     batch_size: int = 0
@@ -59,6 +60,7 @@ class TrainSettings:
     init_from: str = ""
     continue_from: str = ""
     calibration: str = "platt"
+    precision: str = "float32"
     shuffle_rows: int = 4_000_000
     evaluations: int = 2
     checkpoint_minutes: float = 5.0
@@ -80,6 +82,7 @@ class TrainSettings:
         for name, known in (
             ("l2_reduction", ("mean", "sum")),
             ("calibration", ("none", "shift", "platt", "isotonic")),
+            ("precision", ("float32", "bf16")),
         ):
             if getattr(self, name) not in known:
                 raise ConfigError(unknown(f"train.{name}", getattr(self, name), known))

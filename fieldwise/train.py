@@ -2,7 +2,8 @@
 
 config.toml  log.jsonl  checkpoint/  bundle/  report.json  predictions.parquet  DONE
 
-Here are the networks' steps; trees are trained in boosting.py, and runs.py keeps the folder for both.
+Here are the networks' epochs and in steps.py their steps; trees are trained in boosting.py, and runs.py keeps the
+folder for both.
 """
 
 from __future__ import annotations
@@ -18,25 +19,24 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from fieldwise import bundle, checkpoint
 from fieldwise.boosting import Boosting
 from fieldwise.config import Config, TrainSettings
-from fieldwise.data.batches import Batch, batches, steps_per_epoch
+from fieldwise.data.batches import batches, steps_per_epoch
 from fieldwise.data.dataset import Dataset
 from fieldwise.data.encoder import Encoder
-from fieldwise.errors import BundleError, ConfigError, TrainingError
+from fieldwise.errors import BundleError, ConfigError
 from fieldwise.files import whole_file
 from fieldwise.incremental import check_same_ids, load_origin, take_weights
 from fieldwise.models import named, options
-from fieldwise.nn.embedding import Table
 from fieldwise.nn.model import Model
-from fieldwise.optim import Average, RowOptimizer, clip, learning_rate, make_optimizer, set_learning_rate
+from fieldwise.optim import Average, RowOptimizer
 from fieldwise.options import check_names
 from fieldwise.pretrain import start_from
 from fieldwise.runs import Progress, Run
 from fieldwise.scoring import device_of, score
+from fieldwise.steps import make_step, optimizer_of, tables
 from fieldwise.trees import Trees
 
 # How often an epoch's loss is logged and shown.
@@ -101,12 +101,12 @@ class Network(Run):
         self.device = device_of(config.device)
         self.model = model.to(self.device)
         _start(self.model, config.train, dataset)
-        self.penalised = _penalised(self.model, config)
-        self.optimizer = _optimizer(config, self.model)
+        self.steps = steps_per_epoch(dataset.parts["train"].rows, size)
+        self.step = make_step(self.model, config, config.train.epochs * self.steps)
+        self.optimizer = self.step.optimizer
         self.origin = origin
         self.note = "" if origin is None else _go_on(self.model, self.optimizer, config, dataset, origin)
         super().__init__(config, dataset, out, resume)
-        self.steps = steps_per_epoch(self.part.rows, self.settings.batch_size)
         epochs = self.settings.average
         self.average = Average(self.model, epochs, self.steps) if epochs else None
         self.at["losses"] = []  # of the steps since the last line of the log
@@ -128,7 +128,7 @@ class Network(Run):
             epoch, start = divmod(self.at["step"], self.steps)
             shuffled = batches(self.part, settings.batch_size, self.config.seed, epoch, start, settings.shuffle_rows)
             for batch in shuffled:
-                loss = self._step(batch)
+                loss = self.step(batch, self.at["step"])
                 self.at["step"] += 1
                 if self.average:
                     self.average.follow(self.at["step"])
@@ -157,44 +157,6 @@ class Network(Run):
             progress.say(self.note)
         progress.evaluated(self._evaluate(0))
         self._checkpoint()
-
-    def _step(self, batch: Batch) -> float:
-        """One update: look up, score, loss, gradients, optimiser."""
-        settings = self.settings
-        ids = torch.from_numpy(batch.ids).to(self.device)
-        labels = torch.from_numpy(batch.labels).to(self.device)
-        weights = None if batch.weights is None else torch.from_numpy(batch.weights).to(self.device)
-        found = self.model.lookup(ids)
-        loss = log_loss(self.model.combine(found), labels, weights)
-        value = float(loss.detach())
-        if not math.isfinite(value):
-            raise TrainingError(
-                f"the loss is {value} at step {self.at['step'] + 1}; lower train.lr ({settings.lr}), or set train.clip"
-            )
-        penalty = self._penalty(found, len(labels))
-        self.optimizer.zero_grad(set_to_none=True)
-        (loss if penalty is None else loss + penalty).backward()
-        if settings.clip:
-            clip(self.model.parameters(), settings.clip)
-        total = settings.epochs * self.steps
-        set_learning_rate(
-            self.optimizer,
-            learning_rate(settings.lr, self.at["step"], total, settings.schedule, settings.warmup),
-        )
-        self.optimizer.step()
-        return value
-
-    def _penalty(self, found: dict[str, Tensor], rows: int) -> Tensor | None:
-        """L2 on the looked-up rows, per instance (paper: summed over the batch), and on the dense weights."""
-        terms = []
-        if self.settings.l2:
-            scale = self.settings.l2 / 2 / (rows if self.settings.l2_reduction == "mean" else 1)
-            terms += [scale * values.square().sum() for values in found.values()]
-        if self.settings.l2_full:
-            terms += [self.settings.l2_full / 2 * table.weight.square().sum() for table in _tables(self.model)]
-        for scale, weights in self.penalised:
-            terms += [scale / 2 * weight.square().sum() for weight in weights]
-        return torch.stack(terms).sum() if terms else None
 
     def _evaluate(self, epoch: int) -> dict[str, Any]:
         """Validation metrics; the best weights so far go to disk, and patience runs out. Averaged, if so set."""
@@ -236,19 +198,10 @@ class Network(Run):
         checkpoint.drop_others(self.out / "checkpoint", self.at["best_step"])
 
 
-def log_loss(logits: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
-    """Mean log loss of a batch; weighted rows count by their weight, and the mean is over rows."""
-    return functional.binary_cross_entropy_with_logits(logits, labels, weights)
-
-
-def _tables(model: nn.Module) -> list[Table]:
-    return [part for part in model.modules() if isinstance(part, Table)]
-
-
 def _start(model: Model, settings: TrainSettings, dataset: Dataset) -> None:
     """Starting values that are a matter of training: the tables', the bias at the base rate, a trained FM's."""
     part = dataset.parts["train"]
-    for table in _tables(model):
+    for table in tables(model):
         table.start(settings.init, settings.init_scale)
     if settings.base_rate_start and model.bias is not None:
         rate = float(np.average(part.labels, weights=part.weights))
@@ -265,7 +218,7 @@ def _go_on(model: Model, optimizer: RowOptimizer, config: Config, dataset: Datas
     assert isinstance(origin.model, Model)
     rows = take_weights(model, encoder.layout, origin.model)
     _shift_bias(model, origin.calibration.offset - math.log(dataset.negatives_kept))
-    before = _optimizer(origin.config, origin.model)
+    before = optimizer_of(origin.config, origin.model)
     if not optimizer.understands(before):
         return "the optimiser starts anew: its settings are others than those of the run before"
     if not checkpoint.load_best(Path(config.train.continue_from) / "checkpoint", origin.model, before):
@@ -282,36 +235,3 @@ def _shift_bias(model: Model, shift: float) -> None:
         raise ConfigError("--continue-from needs the share of negatives of the first data: this model has no bias")
     with torch.no_grad():
         model.bias.add_(shift)
-
-
-def _penalised(model: Model, config: Config) -> list[tuple[float, list[Tensor]]]:
-    """Each L2 setting that is on, with the dense weights it is for; one that would be for none is refused."""
-    found = []
-    for group, weights in model.dense_weights.items():
-        scale = getattr(config.train, f"l2_{group}")
-        if scale and not weights:
-            needed = {"weights": "a DNN, sub-networks or convolutions"}.get(group, group)
-            raise ConfigError(
-                f"train.l2_{group} needs a model with {needed}, found {scale} for {config.model}; set it to 0"
-            )
-        if scale:
-            found.append((scale, weights))
-    return found
-
-
-def _optimizer(config: Config, model: nn.Module) -> RowOptimizer:
-    s = config.train
-    return make_optimizer(
-        s.optimizer,
-        model.parameters(),
-        lr=s.lr,
-        eps=s.eps,
-        betas=s.betas,
-        eps_mode=s.eps_mode,
-        sparse_mode=s.sparse_mode,
-        momentum=s.momentum,
-        initial_accumulator=s.initial_accumulator,
-        l1=s.ftrl_l1,
-        l2=s.ftrl_l2,
-        beta=s.ftrl_beta,
-    )

@@ -189,7 +189,7 @@ def test_l2_of_each_group_of_dense_weights(data, tmp_path, case):
     config = load_config(base=base | {f"model.{key}": value for key, value in options.items()})
     model = drawn(build(name, Dataset.open(data).layout, options))
     network = Network(config, Dataset.open(data), tmp_path / "run", False, model)
-    penalty = network._penalty({}, 100)
+    penalty = network.step.penalty({}, 100)
     parameters = dict(model.named_parameters())
     scale_of = {path: scales[group] for group, paths in groups.items() for path in paths}
     expected = sum(scale / 2 * (parameters[path] ** 2).sum().item() for path, scale in scale_of.items())

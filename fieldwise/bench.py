@@ -1,0 +1,192 @@
+"""How fast training is on this machine, model by model, beside what the machine can do at most.
+
+The shape is that of the paper's Table 10: 39 fields, vectors of 20, a DNN of five layers of 700, sub-networks of
+40 and 5. Rows are drawn, prepared and in memory; they go through `batches` and `make_step`, as in `train`.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from fieldwise.ceilings import PeakMemory, ceilings, machine, synchronize
+from fieldwise.config import Config, TrainSettings
+from fieldwise.costs import bytes_per_row, flops_per_row
+from fieldwise.data.batches import Batch, batches
+from fieldwise.data.dataset import Part
+from fieldwise.data.schema import Layout
+from fieldwise.errors import ConfigError, unknown
+from fieldwise.models import build
+from fieldwise.nn.model import Model
+from fieldwise.scoring import device_of, score
+from fieldwise.steps import STAGES, Step, make_step
+
+FIELDS = 39
+WARM_UP = 4  # steps
+DEEP: dict[str, Any] = {"dim": 20, "hidden": (700,) * 5, "dropout": 0.0}
+SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "lr": ("lr", {}),
+    "fm": ("fm", {"dim": 20}),
+    "ffm": ("ffm", {"dim": 4}),
+    "ffm-k1": ("ffm", {"dim": 1}),
+    "kfm": ("kfm", {"dim": 20}),
+    "nifm": ("nifm", {"dim": 20, "subnet": (40, 1)}),
+    "afm": ("afm", {"dim": 20, "attention": 16}),
+    "fnn": ("fnn", DEEP),
+    "ccpm": ("ccpm", {"dim": 20, "dropout": 0.0}),
+    "deepfm": ("deepfm", DEEP),
+    "ipnn": ("ipnn", DEEP),
+    "kpnn": ("kpnn", DEEP),
+    "pin": ("pin", DEEP | {"subnet": (40, 5)}),
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all measurements of one call share. `rows` are those timed of each model, after the warm-up."""
+
+    device: str = "cpu"
+    rows: int = 40_000
+    batch: int = 2000
+    precision: str = "float32"
+    optimizer: str = "adam"
+    seed: int = 0
+    train: TrainSettings = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.rows < self.batch or self.batch < 2:
+            raise ConfigError(f"--rows must be at least --batch, and that 2, found {self.rows} and {self.batch}")
+        # Vectors of a size that no rounding of a narrow type hides.
+        settings = TrainSettings(self.batch, optimizer=self.optimizer, precision=self.precision, init_scale=0.05)
+        object.__setattr__(self, "train", settings)
+
+
+def run(names: Sequence[str], vocabularies: Sequence[int], setting: Setting) -> Iterator[dict[str, Any]]:
+    """What the machine is and can do at most, then the figures of each model and vocabulary, as they are found."""
+    for name in names:
+        if name not in SHAPES:
+            raise ConfigError(unknown("model of the bench", name, SHAPES))
+    if min(vocabularies) < 2 * FIELDS:
+        raise ConfigError(f"--vocab needs at least two categories a field, {2 * FIELDS}, found {min(vocabularies)}")
+    device = device_of(setting.device)
+    most = ceilings(device, setting.precision)
+    yield {"machine": machine(device), "ceilings": most}
+    for vocabulary in vocabularies:
+        layout = layout_of(vocabulary)
+        part = drawn_rows(layout, min(setting.rows, 500_000), setting.seed)
+        for name in names:
+            yield measure(name, layout, part, setting, most)
+
+
+def layout_of(vocabulary: int) -> Layout:
+    """So many categories in all, the same number in each field."""
+    return Layout.of([vocabulary // FIELDS] * FIELDS)
+
+
+def drawn_rows(layout: Layout, rows: int, seed: int) -> Part:
+    """Rows whose ids follow Zipf's law (exponent 1) in each field; a quarter of them is positive."""
+    random = np.random.default_rng(seed)
+    # The inverse of a truncated power law's distribution: size^u.
+    ids = np.power(np.array(layout.sizes), random.random((rows, layout.fields))) - 1
+    return Part(ids.astype(np.int32), (random.random(rows) < 0.25).astype(np.uint8))
+
+
+def made_step(name: str, layout: Layout, setting: Setting) -> Step:
+    """The step of `train` for a model of this shape."""
+    model_name, options = SHAPES[name]
+    torch.manual_seed(setting.seed)
+    model = build(model_name, layout, options)
+    assert isinstance(model, Model)
+    config = Config(model_name, options, setting.train, setting.seed, setting.device)
+    model.to(device_of(setting.device)).train()
+    return make_step(model, config, total=10**6)
+
+
+def measure(name: str, layout: Layout, part: Part, setting: Setting, most: dict[str, float]) -> dict[str, Any]:
+    """The figures of one model: speed, where a step's time goes, memory, and shares of the ceilings."""
+    gc.collect()
+    device = device_of(setting.device)
+    memory = PeakMemory(device)
+    step = made_step(name, layout, setting)
+    clock, source = Clock(device), _forever(part, setting)
+    _steps(step, source, WARM_UP)
+    count = setting.rows // setting.batch
+    wall, processor = clock.time(lambda: _steps(step, source, count, first=WARM_UP))
+    stages = clock.split(step, source, max(3, count // 4), first=WARM_UP + count)
+    scored, _ = clock.time(lambda: score(step.model, part.ids[: setting.rows]))
+    peak = memory.read()
+    small = Layout.of([2] * FIELDS)
+    flops = flops_per_row(build(*SHAPES[name][:1], small, SHAPES[name][1]), small)  # type: ignore[arg-type]
+    moved = bytes_per_row(step.model, step.optimizer, part.ids[: setting.batch], layout)
+    speed = count * setting.batch / wall
+    return {
+        "model": name,
+        "vocab": layout.rows,
+        "rows_per_s": speed,
+        "rows_per_cpu_s": count * setting.batch / processor,
+        "ms_per_step": 1000 * wall / count,
+        "ms": {stage: 1000 * seconds for stage, seconds in stages.items()},
+        "scored_rows_per_s": min(setting.rows, part.rows) / scored,
+        "peak_bytes": peak,
+        "flops_per_row": flops["products"] + flops["others"],
+        "product_flops_per_row": flops["products"],
+        "bytes_per_row": moved,
+        "matmul_share": (flops["products"] + flops["others"]) * speed / most["matmul_flops"],
+        "copy_share": moved * speed / most["copy_bytes"],
+        "parameters": step.model.size,
+        "batch": setting.batch,
+        "precision": setting.precision,
+        "optimizer": setting.optimizer,
+        "step": type(step).__name__,
+    }
+
+
+class Clock:
+    """Times actions on a device, and the stages of steps."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def time(self, action: Callable[[], object]) -> tuple[float, float]:
+        """Seconds on the wall, and of processors."""
+        synchronize(self.device)
+        wall, processor = time.perf_counter(), time.process_time()
+        action()
+        synchronize(self.device)
+        return time.perf_counter() - wall, time.process_time() - processor
+
+    def split(self, step: Step, source: Iterator[Batch], count: int, first: int) -> dict[str, float]:
+        """The median seconds of each stage; a fused step has none for some."""
+        found: dict[str, list[float]] = {stage: [] for stage in STAGES}
+        began = 0.0
+
+        def passed(stage: str) -> None:
+            nonlocal began
+            synchronize(self.device)
+            now = time.perf_counter()
+            found[stage].append(now - began)
+            began = now
+
+        before, step.passed = step.passed, passed
+        for number in range(first, first + count):
+            began = time.perf_counter()
+            step(next(source), number)
+        step.passed = before
+        return {stage: float(np.median(seconds)) if seconds else 0.0 for stage, seconds in found.items()}
+
+
+def _steps(step: Step, source: Iterator[Batch], count: int, first: int = 0) -> None:
+    for number in range(first, first + count):
+        step(next(source), number)
+
+
+def _forever(part: Part, setting: Setting) -> Iterator[Batch]:
+    for epoch in itertools.count():
+        yield from batches(part, setting.batch, setting.seed, epoch)

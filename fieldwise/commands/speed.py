@@ -1,0 +1,67 @@
+"""The verb that measures speed: bench."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from fieldwise.commands.app import Json, app, listed
+from fieldwise.console import print_json, say
+from fieldwise.errors import ConfigError
+
+HEAD = (
+    f"{'model':8}{'categories':>11}{'rows/s':>11}{'per CPU-s':>11}{'ms a step':>10}{'data':>10}{'forward':>10}"
+    f"{'backward':>10}{'optimiser':>10}{'scored/s':>12}{'MB':>8}{'matmul':>8}{'copy':>8}"
+)
+
+
+@app.command()
+def bench(
+    models: Annotated[str, typer.Option(help="Names, with commas, or all.")] = "all",
+    vocab: Annotated[str, typer.Option(help="Categories in all fields together, with commas.")] = "1e6",
+    rows: Annotated[int, typer.Option(help="Rows timed of each model.")] = 40_000,
+    batch: Annotated[int, typer.Option(help="Rows of a step.")] = 2000,
+    precision: Annotated[str, typer.Option(help="float32 or bf16.")] = "float32",
+    optimizer: Annotated[str, typer.Option(help="adam, adagrad, ftrl or sgd.")] = "adam",
+    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "cpu",
+    json: Json = False,
+) -> None:
+    """Measure training on drawn rows of 39 fields: rows/s, parts of a step, memory, shares of the machine's ceilings.
+
+    Example: `fieldwise bench --models lr,fm,pin --vocab 1e5,1e6`
+    """
+    from fieldwise import bench as room
+
+    names = listed(models)
+    names = tuple(name for each in names for name in (room.SHAPES if each == "all" else (each,)))
+    setting = room.Setting(device, rows, batch, precision, optimizer)
+    found = room.run(names, [_categories(text) for text in listed(vocab)], setting)
+    facts = next(found)
+    if json:
+        print_json(facts | {"results": list(found)})
+        return
+    most = facts["ceilings"]
+    say(", ".join(f"{key} {value}" for key, value in facts["machine"].items()))
+    product, copy = most["matmul_flops"] / 1e9, most["copy_bytes"] / 1e9
+    say(f"{precision} matrix product {product:,.0f} GFLOP/s, copy {copy:.1f} GB/s")
+    say(HEAD)
+    for row in found:
+        say(_line(row))
+
+
+def _categories(text: str) -> int:
+    """1e6 as a whole number."""
+    try:
+        return int(float(text))
+    except (ValueError, OverflowError):
+        raise ConfigError(f"--vocab takes numbers such as 1e5,1e6, found '{text}'") from None
+
+
+def _line(row: dict[str, Any]) -> str:
+    stages = "".join(f"{milliseconds:10.1f}" for milliseconds in row["ms"].values())
+    speeds = f"{row['rows_per_s']:11,.0f}{row['rows_per_cpu_s']:11,.0f}"
+    memory = "-" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 1e6:,.0f}"
+    shares = f"{row['matmul_share']:8.1%}{row['copy_share']:8.1%}"
+    name = f"{row['model']:8}{row['vocab']:11,}"
+    return f"{name}{speeds}{row['ms_per_step']:10.1f}{stages}{row['scored_rows_per_s']:12,.0f}{memory:>8}{shares}"

@@ -1,0 +1,61 @@
+"""What a training step must do at least: its arithmetic, counted as PyTorch does it, and the bytes of its tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from fieldwise.data.schema import Layout
+from fieldwise.nn.model import Model
+from fieldwise.optim import RowOptimizer
+
+
+class Arithmetic(TorchDispatchMode):
+    """Counts floating-point operations: those of matrix products, and one for each number of anything else's result."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.products = self.others = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        counter = flop_registry.get(func.overloadpacket)
+        if counter is not None:
+            self.products += counter(*args, **(kwargs or {}), out_val=out)
+        elif torch.Tag.pointwise in func.tags or "sum" in str(func):
+            inputs = [leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+            self.others += max((leaf.numel() for leaf in inputs), default=0)
+        return out
+
+
+def flops_per_row(model: Model, layout: Layout, rows: int = 32) -> dict[str, float]:
+    """Floating-point operations of one row, forward and backward, in matrix products and in all else.
+
+    `model` is a small one of the same shape: how many categories there are changes nothing.
+    """
+    ids = torch.randint(0, min(layout.sizes), (rows, layout.columns))
+    with Arithmetic() as count:
+        model(ids).sum().backward()
+    return {"products": count.products / rows, "others": count.others / rows}
+
+
+def bytes_per_row(model: Model, optimizer: RowOptimizer, ids: NDArray[np.int32], layout: Layout) -> float:
+    """The fewest bytes of memory traffic of one row in a batch `ids` (B, C).
+
+    The ids once; each table row that the batch touches, and each dense weight, read and written once with its state.
+    """
+    distinct = len(np.unique(ids + np.array(layout.column_offsets, dtype=np.int64)))
+    passes = 2 * (1 + len(optimizer.names))
+    moved = 4 * ids.size
+    for weight in model.parameters():
+        is_table = weight.dim() == 2 and len(weight) == layout.rows
+        numbers = distinct * weight.shape[1] if is_table else weight.numel()
+        moved += passes * 4 * numbers
+    return moved / len(ids)

@@ -1,0 +1,135 @@
+"""One update of a network by one batch: look up, score, loss, gradients, optimiser."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fieldwise.config import Config
+from fieldwise.data.batches import Batch
+from fieldwise.errors import ConfigError, TrainingError
+from fieldwise.nn.embedding import Table
+from fieldwise.nn.model import Model
+from fieldwise.optim import RowOptimizer, clip, learning_rate, make_optimizer, set_learning_rate
+
+# The parts of a step that `Step.passed` hears of, in their order.
+STAGES = ("data", "forward", "backward", "optimiser")
+
+
+class Step:
+    """The plain step, in PyTorch: what every faster one must equal. `total` is the number of steps of the whole run.
+
+    `passed` is called with the name of each stage that has ended, for whoever measures.
+    """
+
+    def __init__(self, model: Model, config: Config, total: int) -> None:
+        self.model, self.settings, self.total = model, config.train, total
+        self.device = next(model.parameters()).device
+        self.penalised = penalised(model, config)
+        self.optimizer = optimizer_of(config, model)
+        self.passed: Callable[[str], None] = lambda stage: None
+
+    def __call__(self, batch: Batch, number: int) -> float:
+        """One update, the loss before it; `number` counts the steps from 0."""
+        ids, labels, weights = self._on_device(batch)
+        self.passed("data")
+        found = self.model.lookup(ids)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.precision == "bf16"):
+            logits = self.model.combine(found)
+        loss = log_loss(logits.float() if logits.dtype == torch.bfloat16 else logits, labels, weights)
+        value = self._checked(float(loss.detach()), number)
+        penalty = self.penalty(found, len(labels))
+        self.passed("forward")
+        self.optimizer.zero_grad(set_to_none=True)
+        (loss if penalty is None else loss + penalty).backward()
+        self.passed("backward")
+        if self.settings.clip:
+            clip(self.model.parameters(), self.settings.clip)
+        self._set_rate(number)
+        self.optimizer.step()
+        self.passed("optimiser")
+        return value
+
+    def _on_device(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
+        weights = None if batch.weights is None else torch.from_numpy(batch.weights).to(self.device)
+        return torch.from_numpy(batch.ids).to(self.device), torch.from_numpy(batch.labels).to(self.device), weights
+
+    def _checked(self, loss: float, number: int) -> float:
+        if not math.isfinite(loss):
+            raise TrainingError(
+                f"the loss is {loss} at step {number + 1}; lower train.lr ({self.settings.lr}), or set train.clip"
+            )
+        return loss
+
+    def _set_rate(self, number: int) -> None:
+        settings = self.settings
+        rate = learning_rate(settings.lr, number, self.total, settings.schedule, settings.warmup)
+        set_learning_rate(self.optimizer, rate)
+
+    def row_penalty(self, rows: int) -> float:
+        """What half the square of each looked-up number adds to the loss: per instance, or (paper) over the batch."""
+        return self.settings.l2 / (rows if self.settings.l2_reduction == "mean" else 1)
+
+    def penalty(self, found: dict[str, Tensor], rows: int) -> Tensor | None:
+        """L2 on the looked-up rows, on whole tables and on the dense weights, as far as it is set."""
+        terms = []
+        if self.settings.l2:
+            terms += [self.row_penalty(rows) / 2 * values.square().sum() for values in found.values()]
+        if self.settings.l2_full:
+            terms += [self.settings.l2_full / 2 * table.weight.square().sum() for table in tables(self.model)]
+        for scale, weights in self.penalised:
+            terms += [scale / 2 * weight.square().sum() for weight in weights]
+        return torch.stack(terms).sum() if terms else None
+
+
+def make_step(model: Model, config: Config, total: int) -> Step:
+    """The fastest step there is for this model, device and these settings."""
+    return Step(model, config, total)
+
+
+def log_loss(logits: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
+    """Mean log loss of a batch; weighted rows count by their weight, and the mean is over rows."""
+    return functional.binary_cross_entropy_with_logits(logits, labels, weights)
+
+
+def tables(model: nn.Module) -> list[Table]:
+    """The model's tables, in the order of its parameters."""
+    return [part for part in model.modules() if isinstance(part, Table)]
+
+
+def penalised(model: Model, config: Config) -> list[tuple[float, list[Tensor]]]:
+    """Each L2 setting that is on, with the dense weights it is for; one that would be for none is refused."""
+    found = []
+    for group, weights in model.dense_weights.items():
+        scale = getattr(config.train, f"l2_{group}")
+        if scale and not weights:
+            needed = {"weights": "a DNN, sub-networks or convolutions"}.get(group, group)
+            raise ConfigError(
+                f"train.l2_{group} needs a model with {needed}, found {scale} for {config.model}; set it to 0"
+            )
+        if scale:
+            found.append((scale, weights))
+    return found
+
+
+def optimizer_of(config: Config, model: nn.Module) -> RowOptimizer:
+    """The optimiser that the settings name, over all of the model's parameters."""
+    s = config.train
+    return make_optimizer(
+        s.optimizer,
+        model.parameters(),
+        lr=s.lr,
+        eps=s.eps,
+        betas=s.betas,
+        eps_mode=s.eps_mode,
+        sparse_mode=s.sparse_mode,
+        momentum=s.momentum,
+        initial_accumulator=s.initial_accumulator,
+        l1=s.ftrl_l1,
+        l2=s.ftrl_l2,
+        beta=s.ftrl_beta,
+    )
