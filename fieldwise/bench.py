@@ -115,11 +115,12 @@ def measure(name: str, layout: Layout, part: Part, setting: Setting, most: dict[
     device = device_of(setting.device)
     memory = PeakMemory(device)
     step = made_step(name, layout, setting)
-    clock, source = Clock(device), _forever(part, setting)
-    _steps(step, source, WARM_UP)
+    clock, source = Clock(device), _forever(step, part)
+    started, _ = clock.time(lambda: _steps(step, source, WARM_UP))
     count = setting.rows // setting.batch
     wall, processor = clock.time(lambda: _steps(step, source, count, first=WARM_UP))
-    stages = clock.split(step, source, max(3, count // 4), first=WARM_UP + count)
+    plain = batches(part, setting.batch, setting.seed, epoch=0)
+    stages = clock.split(step, plain, min(len(part.labels) // setting.batch, max(3, count // 4)), first=WARM_UP + count)
     scored, _ = clock.time(lambda: score(step.model, part.ids[: setting.rows]))
     peak = memory.read()
     small = Layout.of([2] * FIELDS)
@@ -145,6 +146,7 @@ def measure(name: str, layout: Layout, part: Part, setting: Setting, most: dict[
         "precision": setting.precision,
         "optimizer": setting.optimizer,
         "step": type(step).__name__,
+        "start_s": started,
     }
 
 
@@ -182,11 +184,12 @@ class Clock:
         return {stage: float(np.median(seconds)) if seconds else 0.0 for stage, seconds in found.items()}
 
 
-def _steps(step: Step, source: Iterator[Batch], count: int, first: int = 0) -> None:
+def _steps(step: Step, source: Iterator[Any], count: int, first: int = 0) -> None:
     for number in range(first, first + count):
-        step(next(source), number)
+        step.run(next(source), number)
+    step.flush()
 
 
-def _forever(part: Part, setting: Setting) -> Iterator[Batch]:
+def _forever(step: Step, part: Part) -> Iterator[Any]:
     for epoch in itertools.count():
-        yield from batches(part, setting.batch, setting.seed, epoch)
+        yield from step.batches(part, epoch)

@@ -19,6 +19,10 @@ class Batch:
     labels: NDArray[np.float32]
     weights: NDArray[np.float32] | None
 
+    @property
+    def rows(self) -> int:
+        return len(self.labels)
+
 
 def batches(
     part: Part, batch_size: int, seed: int, epoch: int, start: int = 0, shuffle_rows: int = 4_000_000
