@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from functools import cache
 
+import torch
 from torch import Tensor
 
-
-@cache
-def triton_is_there() -> bool:
-    """Whether Triton can be imported and is not switched off (FIELDWISE_TRITON=0)."""
-    return os.environ.get("FIELDWISE_TRITON") != "0" and importlib.util.find_spec("triton") is not None
-
-
-def interpreted() -> bool:
-    """Whether Triton's kernels run on the CPU, step by step, as tests do where there is no GPU."""
-    return os.environ.get("TRITON_INTERPRET") == "1"
+# FIELDWISE_TRITON=0 switches the kernels off. With TRITON_INTERPRET=1 they run on the CPU, step by step, for tests.
+HAS_TRITON = os.environ.get("FIELDWISE_TRITON") != "0" and importlib.util.find_spec("triton") is not None
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def takes(*tensors: Tensor) -> bool:
-    """Whether a Triton kernel can take these tensors."""
-    return triton_is_there() and all((tensor.is_cuda or interpreted()) and tensor.is_contiguous() for tensor in tensors)
+    """Whether a Triton kernel can take these tensors: float32 on a GPU, without gaps."""
+    return HAS_TRITON and all(
+        (tensor.is_cuda or INTERPRETED) and tensor.dtype == torch.float32 and tensor.is_contiguous()
+        for tensor in tensors
+    )
+
+
+def computed(tensor: Tensor) -> Tensor:
+    """The tensor in the dtype of matrix products here: bfloat16 under autocast, and else its own."""
+    kind = tensor.device.type
+    return tensor.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else tensor

@@ -8,7 +8,6 @@ the batch, because a sum of whole numbers does not depend on the order in which 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -17,14 +16,24 @@ import triton.language as tl
 from torch import Tensor
 
 TILE = 1024  # numbers of a program
+# beta^gap = beta^(low bits of gap) beta^(high bits of gap), both from a table: in float32, powers would lose three digits
+# over a gap of 1000 steps, and taking them in float64 would cost more than all else.
+NEAR_BITS = tl.constexpr(10)
+NEAR = tl.constexpr(1 << 10)
+STEPS = 1 << 24  # that a float32 can count
 
 
 @triton.jit
-def _fixed(grad, largest, BITS: tl.constexpr):
-    """grad * 2^s as whole numbers, and 2^s: s such that BITS bits hold the largest gradient."""
+def _scale(largest, BITS: tl.constexpr, SIGN: tl.constexpr):
+    """2^s, or 2^-s with SIGN -1: s such that BITS bits hold the largest gradient. Made of a float64's bits."""
     exponent = (largest >> 23) - 126  # |grad| < 2^exponent
-    scale = tl.exp2((BITS - exponent).to(tl.float64))
-    return tl.floor(grad.to(tl.float64) * scale + 0.5).to(tl.int64), scale
+    return ((1023 + SIGN * (BITS - exponent)).to(tl.int64) << 52).to(tl.float64, bitcast=True)
+
+
+@triton.jit
+def _fixed(grad, scale):
+    """grad * scale as whole numbers."""
+    return tl.floor(grad.to(tl.float64) * scale + 0.5).to(tl.int64)
 
 
 @triton.jit
@@ -54,13 +63,13 @@ def _add(
     tl.store(shared + own, 1, guest)
     cells = guest[:, None] & (column < D)[None, :]
     grad = tl.load(grads + place.to(tl.int64)[:, None] * D + column[None, :], cells, 0.0)
-    fixed, _ = _fixed(grad, tl.load(largest), BITS)
+    fixed = _fixed(grad, _scale(tl.load(largest), BITS, 1))
     tl.atomic_add(sums + own.to(tl.int64)[:, None] * D + column[None, :], fixed, cells)
 
 
 @triton.jit
 def _move(
-    ids, grads, owner, largest, sums, shared, weight, mean, square, last, numbers, logs, M, rest1, rest2,
+    ids, grads, owner, largest, sums, shared, weight, mean, square, last, numbers, powers, M, rest1, rest2,
     D: tl.constexpr, BITS: tl.constexpr, DECAYS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """g = own grad + sums; m = beta1^gap m + (1 - beta1) g; v = beta2^gap v + (1 - beta2) g^2; w -= rate m / (sqrt(v) + eps).
@@ -78,27 +87,30 @@ def _move(
     joined = mine & (tl.load(shared + place, mine, 0) != 0)
     joined_cells = cells & joined[:, None]
     top = tl.load(largest)
-    fixed, scale = _fixed(grad, top, BITS)
-    total = ((fixed + tl.load(sums + at, joined_cells, 0)).to(tl.float64) / scale).to(tl.float32)
+    fixed = _fixed(grad, _scale(top, BITS, 1)) + tl.load(sums + at, joined_cells, 0)
+    total = (fixed.to(tl.float64) * _scale(top, BITS, -1)).to(tl.float32)
     grad = tl.where(joined_cells, tl.where(top < 0x7F800000, total, float("nan")), grad)
-    tl.store(sums + at, tl.zeros_like(fixed), joined_cells)
-    tl.store(shared + place, 0, joined)
 
     step, rate, eps = tl.load(numbers), tl.load(numbers + 2), tl.load(numbers + 3)
-    gap = tl.full((BLOCK_M,), 1.0, tl.float64)
+    gap = tl.zeros_like(place) + 1
     if DECAYS:
-        gap = (step.to(tl.int32) - tl.load(last + row, mine, 0)).to(tl.float64)
-        tl.store(last + row, tl.zeros_like(place) + step.to(tl.int32), mine)
-    # In float64: float32 would lose three digits over a gap of 1000 steps.
-    keep1 = tl.exp(gap * tl.load(logs)).to(tl.float32)[:, None]
-    keep2 = tl.exp(gap * tl.load(logs + 1)).to(tl.float32)[:, None]
+        gap = step.to(tl.int32) - tl.load(last + row, mine, 0)
+    near, far = powers + 2 * (gap & (NEAR - 1)), powers + 2 * (NEAR + (gap >> NEAR_BITS))
+    keep1 = (tl.load(near, mine, 0.0) * tl.load(far, mine, 0.0))[:, None]
+    keep2 = (tl.load(near + 1, mine, 0.0) * tl.load(far + 1, mine, 0.0))[:, None]
     there = row[:, None] * D + column[None, :]
     m = tl.load(mean + there, cells, 0.0) * keep1 + rest1 * grad
     v = tl.load(square + there, cells, 0.0) * keep2 + rest2 * grad * grad
-    w = tl.load(weight + there, cells, 0.0)
+    w = tl.load(weight + there, cells, 0.0) - rate * m / (tl.sqrt(v) + eps)
+    # Several threads hold the same number: all must have read it before one writes.
+    tl.debug_barrier()
+    tl.store(sums + at, tl.zeros_like(fixed), joined_cells)
+    tl.store(shared + place, 0, joined)
+    if DECAYS:
+        tl.store(last + row, tl.zeros_like(place) + step.to(tl.int32), mine)
     tl.store(mean + there, m, cells)
     tl.store(square + there, v, cells)
-    tl.store(weight + there, w - rate * m / (tl.sqrt(v) + eps), cells)
+    tl.store(weight + there, w, cells)
 
 
 @dataclass(frozen=True)
@@ -109,19 +121,24 @@ class Scratch:
     largest: Tensor
     sums: Tensor
     shared: Tensor
-    logs: Tensor
+    powers: Tensor
 
     @classmethod
     def of(cls, table: Tensor, values: Tensor, betas: tuple[float, float]) -> Scratch:
         device = table.device
-        logs = [math.log(beta) if beta else -math.inf for beta in betas]
         return cls(
             torch.empty(len(table), dtype=torch.int32, device=device),
             torch.zeros(1, dtype=torch.int32, device=device),
             torch.zeros(values.shape, dtype=torch.int64, device=device),
             torch.zeros(len(values), dtype=torch.int32, device=device),
-            torch.tensor(logs, dtype=torch.float64, device=device),
+            _powers(betas, device),
         )
+
+
+def _powers(betas: tuple[float, float], device: torch.device) -> Tensor:
+    """beta1^k and beta2^k for k = 0 to 1023, then for k = 0, 1024, 2048, ...: all steps."""
+    near, far = torch.arange(NEAR.value), torch.arange(0, STEPS, NEAR.value)
+    return torch.pow(torch.tensor([betas], dtype=torch.float64), torch.cat([near, far])[:, None]).float().to(device)
 
 
 @dataclass(frozen=True)
@@ -154,6 +171,6 @@ def adam_rows(
     last = scratch.shared if tables.last is None else tables.last
     _move[grid](
         ids, values, *marks, scratch.sums, scratch.shared, tables.weight, tables.mean, tables.square, last,
-        numbers, scratch.logs, places, 1 - betas[0], 1 - betas[1],
+        numbers, scratch.powers, places, 1 - betas[0], 1 - betas[1],
         BITS=bits, DECAYS=tables.last is not None, **block,
     )  # fmt: skip

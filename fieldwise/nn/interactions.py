@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from fieldwise.errors import ConfigError, unknown
+from fieldwise.kernels import gpu
 from fieldwise.nn.classifiers import affine, check_dropout, check_sizes
 from fieldwise.nn.embedding import Packed
 from fieldwise.nn.initial import xavier_
-from fieldwise.nn.norms import EPSILON, activation, pair_norm
+from fieldwise.nn.norms import EPSILON, PairNorm, activation, pair_norm
 
 
 def pairs(fields: int) -> tuple[Tensor, Tensor]:
@@ -190,6 +191,11 @@ class KernelProduct(Pairwise):
         self.kernel = weights(start, mask)
 
     def forward(self, v: Tensor) -> Tensor:
+        if self.kind == "mat" and gpu.takes(v) and isinstance(self.kernel, Plain):
+            from fieldwise.kernels.triton_kernels import kernel_products
+
+            products: Tensor = kernel_products(*map(gpu.computed, (v, self.kernel())), self.first, self.second)
+            return products.T
         p, q = self.sides(v)
         kernel = self.kernel()
         projected = torch.bmm(p, kernel) if self.kind == "mat" else p * kernel
@@ -281,6 +287,8 @@ class MicroNetwork(Pairwise):
         self.width = self.pairs * widths[-1]
 
     def forward(self, v: Tensor) -> Tensor:
+        if self._fusible and gpu.takes(v):
+            return self.norms[1](self._two_layers(v)).transpose(0, 1).flatten(1)  # type: ignore[no-any-return]
         p, q = self.sides(v)
         x = torch.cat([p, q, p * q] if self.product else [p, q], dim=2)
         for layer, (weight, bias, norm) in enumerate(zip(self.weights, self.biases, self.norms, strict=True)):
@@ -288,6 +296,23 @@ class MicroNetwork(Pairwise):
             if layer + 1 < len(self.weights):
                 x = self.activation(x)
         return x.transpose(0, 1).flatten(1)
+
+    @property
+    def _fusible(self) -> bool:
+        """Whether a GPU's kernel knows these layers."""
+        norm = self.norms[0]
+        known = isinstance(norm, PairNorm) and not norm.alone and isinstance(self.activation, nn.ReLU)
+        return known and len(self.weights) == 2 and isinstance(self.weights[0], Plain)
+
+    def _two_layers(self, v: Tensor) -> Tensor:
+        """As `forward` up to the last norm: (P, B, widths[-1])."""
+        from fieldwise.kernels.triton_micro import micro
+
+        norm = self.norms[0]
+        inputs = gpu.computed(v), gpu.computed(self.weights[0]()), gpu.computed(self.biases[0])
+        outputs = gpu.computed(self.weights[1]()), gpu.computed(self.biases[1])
+        x: Tensor = micro(*inputs, norm.gain, norm.shift, *outputs, self.first, self.second)[0]
+        return x.transpose(0, 1)
 
 
 class AttentionPool(Pairwise):

@@ -79,7 +79,7 @@ class Adam(RowOptimizer):
         tables = weight, state["mean"], state["square"]
         if weight.dim() != 2 or not len(values):
             return False
-        if weight.dtype == torch.float32 and gpu.takes(*tables, values):
+        if gpu.takes(*tables, values):
             self._update_on_gpu(group, weight, state)
             return True
         if not rows.available(*tables, values):
@@ -128,7 +128,7 @@ class Adam(RowOptimizer):
 
     def can_be_captured(self, group: Group) -> bool:
         """Whether all numbers of a step that change can come from `captured`, and no shape depends on the ids."""
-        plain = all(weight.dtype == torch.float32 and gpu.takes(weight) for weight in group["params"])
+        plain = all(gpu.takes(weight) for weight in group["params"])
         return plain and self.eps_mode == "textbook" and self.by_rows
 
     def numbers(self, group: Group, step: int, lr: float) -> tuple[float, float, float, float]:
