@@ -16,6 +16,8 @@ from torch import Tensor
 
 from fieldwise.kernels.triton_pairs import ROWS, store_side, sum_sides, vectors_of
 
+WALKS = 4  # programs that share a pair's rows
+
 
 @triton.jit
 def _kernel_of(kernel, pair, D: tl.constexpr, WIDE: tl.constexpr):
@@ -27,22 +29,23 @@ def _kernel_of(kernel, pair, D: tl.constexpr, WIDE: tl.constexpr):
 
 @triton.jit
 def _products(
-    v, kernel, first, second, y, B, F: tl.constexpr, D: tl.constexpr, P: tl.constexpr, ROWS: tl.constexpr,
-    WIDE: tl.constexpr,
+    v, kernel, first, second, y, B, F: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
+    WALKS: tl.constexpr,
 ):  # fmt: skip
-    """y[pair, rows]."""
-    pair, rows = tl.program_id(0), tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    p = vectors_of(v, rows, tl.load(first + pair), B, F, D, WIDE)
-    q = vectors_of(v, rows, tl.load(second + pair), B, F, D, WIDE)
-    projected = tl.dot(p, _kernel_of(kernel, pair, D, WIDE), input_precision="ieee")
-    found = tl.sum(projected * q.to(tl.float32), 1)
-    tl.store(y + pair * B + rows, found.to(y.dtype.element_ty), rows < B)
+    """y[pair]; a program walks over some of the rows with the pair's kernel at hand."""
+    pair = tl.program_id(0)
+    i, j, k = tl.load(first + pair), tl.load(second + pair), _kernel_of(kernel, pair, D, WIDE)
+    for start in range(tl.program_id(1) * ROWS, B, WALKS * ROWS):
+        rows = start + tl.arange(0, ROWS)
+        p, q = vectors_of(v, rows, i, B, F, D, WIDE), vectors_of(v, rows, j, B, F, D, WIDE)
+        found = tl.sum(tl.dot(p, k, input_precision="ieee") * q.to(tl.float32), 1)
+        tl.store(y + pair * B + rows, found.to(y.dtype.element_ty), rows < B)
 
 
 @triton.jit
 def _gradients(
-    v, kernel, first, second, dy, sides, dkernel, B, F: tl.constexpr, D: tl.constexpr, P: tl.constexpr,
-    ROWS: tl.constexpr, WIDE: tl.constexpr,
+    v, kernel, first, second, dy, sides, dkernel, B, F: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
+    WIDE: tl.constexpr,
 ):  # fmt: skip
     """Both sides' gradients of the pair, and its kernel's."""
     pair = tl.program_id(0)
@@ -62,17 +65,16 @@ def _gradients(
     tl.store(dkernel + pair * (D * D) + d[:, None] * D + d[None, :], total.to(dkernel.dtype.element_ty), cells)
 
 
-def _sizes(v: Tensor, kernel: Tensor) -> dict[str, int]:
+def _sizes(v: Tensor) -> dict[str, int]:
     wide = max(16, triton.next_power_of_2(v.shape[2]))
-    return {"F": v.shape[1], "D": v.shape[2], "P": len(kernel), "ROWS": ROWS, "WIDE": wide}
+    return {"F": v.shape[1], "D": v.shape[2], "ROWS": ROWS, "WIDE": wide}
 
 
 @torch.library.custom_op("fieldwise::kernel_products", mutates_args=())
 def kernel_products(v: Tensor, kernel: Tensor, first: Tensor, second: Tensor) -> Tensor:
     """v (B, F, D), kernel (P, D, D), contiguous and of one dtype -> y (P, B)."""
     y = torch.empty(len(kernel), len(v), dtype=v.dtype, device=v.device)
-    grid = (len(kernel), triton.cdiv(len(v), ROWS))
-    _products[grid](v, kernel, first, second, y, len(v), **_sizes(v, kernel))
+    _products[(len(kernel), WALKS)](v, kernel, first, second, y, len(v), WALKS=WALKS, **_sizes(v))
     return y
 
 
@@ -83,7 +85,7 @@ def kernel_products_backward(
     """Gradients of v and kernel."""
     sides = torch.empty(len(kernel), 2, len(v), v.shape[2], dtype=v.dtype, device=v.device)
     dkernel = torch.empty_like(kernel)
-    _gradients[(len(kernel),)](v, kernel, first, second, dy, sides, dkernel, len(v), **_sizes(v, kernel))
+    _gradients[(len(kernel),)](v, kernel, first, second, dy, sides, dkernel, len(v), **_sizes(v))
     return sum_sides(sides, v), dkernel
 
 

@@ -348,13 +348,18 @@ class AttentionPool(Pairwise):
 
     def attention(self, products: Tensor) -> Tensor:
         """The weight of each pair: (B, P, D) -> (B, P), summing to 1."""
-        scores = torch.relu(self.attend(products)) @ self.score
+        hidden = torch.relu(self.attend(products))
+        # On a GPU a sum that its compiler fuses, instead of a product of matrices of one column; so too below.
+        scores = (hidden * self.score).sum(dim=2) if hidden.is_cuda else hidden @ self.score
         return torch.softmax(scores / self.temperature, dim=1)
 
     def forward(self, v: Tensor) -> Tensor:
         products = v[:, self.first] * v[:, self.second]
         weights = self.dropout(self.attention(products))
-        pooled = torch.bmm(weights[:, None, :], products).squeeze(1)
+        if products.is_cuda:
+            pooled = (weights[:, :, None] * products).sum(dim=1)
+        else:
+            pooled = torch.bmm(weights[:, None, :], products).squeeze(1)
         if self.projection is not None:
             pooled = pooled * self.projection
         return pooled.sum(dim=1, keepdim=True)
@@ -387,10 +392,19 @@ class Convolution(Interaction):
         x = v.transpose(1, 2)
         for convolution, kept in zip(self.convolutions, self.keep, strict=True):
             # Pooled before the ReLU, which changes no value: behind it, which of several zeros is kept is chance.
-            x = convolution(x)
+            x = _as_product(convolution, x) if x.is_cuda else convolution(x)
             if kept == 1:
                 x = x.amax(dim=2, keepdim=True)
             elif kept < x.shape[2]:
                 x = x.gather(2, x.topk(kept, dim=2).indices.sort(dim=2).values)
             x = torch.relu(x)
         return x.flatten(1)
+
+
+def _as_product(convolution: nn.Module, x: Tensor) -> Tensor:
+    """convolution(x), (B, C, L) -> (B, C', L'), as one product of matrices: a GPU's convolutions first move x about."""
+    weight: Tensor = convolution.weight  # type: ignore[assignment]
+    out, _, width = weight.shape
+    steps = x.shape[2] - width + 1
+    windows = torch.cat([x[:, :, t : t + steps] for t in range(width)], dim=1)
+    return (windows.transpose(1, 2) @ weight.transpose(1, 2).reshape(out, -1).T).transpose(1, 2)
