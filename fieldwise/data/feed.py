@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -26,7 +26,9 @@ class Source:
 
     def __init__(self, part: Part, device: torch.device, resident: bool | None = None) -> None:
         self.part = part
-        self.arrays = [part.ids, part.labels] + ([] if part.weights is None else [part.weights])
+        self.arrays: list[NDArray[Any]] = [part.ids, part.labels]
+        if part.weights is not None:
+            self.arrays.append(part.weights)
         if resident is None:
             needed = sum(array.nbytes for array in self.arrays)
             resident = device.type == "cuda" and needed < SHARE * torch.cuda.mem_get_info(device)[0]
@@ -47,7 +49,7 @@ class Source:
             place.copy_(values, non_blocking=True)
 
 
-def _copied(array: NDArray[np.generic], device: torch.device) -> Tensor:
+def _copied(array: NDArray[Any], device: torch.device) -> Tensor:
     """A copy on the device, made in pieces: the array may be a file."""
     first = torch.from_numpy(np.array(array[:1]))
     copy = torch.empty(array.shape, dtype=first.dtype, device=device)

@@ -47,25 +47,25 @@ def adam_rows(
     unique, places, starts = (part.numpy() for part in order)
     gaps = last if last is not None else torch.empty(0, dtype=torch.int32)
     tables = [tensor.detach().numpy() for tensor in (weight, mean, square, gaps)]
-    numbers = (values.numpy(), _powers(*betas), step, *betas, rate, eps)
+    numbers = (values.numpy(), powers(*betas), step, *betas, rate, eps)
     kernel, threads = _adam_rows(), min(torch.get_num_threads(), max(1, len(unique) // 1000))
     cuts = [len(unique) * part // threads for part in range(threads + 1)]
     jobs = [(unique, places, starts, cuts[t], cuts[t + 1], *tables, *numbers) for t in range(threads)]
     if threads == 1:
         kernel(*jobs[0])
         return
-    for done in [_pool(threads).submit(kernel, *job) for job in jobs]:
+    for done in [pool(threads).submit(kernel, *job) for job in jobs]:
         done.result()
 
 
 @cache
-def _powers(beta1: float, beta2: float) -> Any:
+def powers(beta1: float, beta2: float) -> Any:
     """beta^gap for the gaps that most rows have; taking powers would cost more than all else."""
     return np.power([[beta1, beta2]], np.arange(4096)[:, None])
 
 
 @cache
-def _pool(threads: int) -> ThreadPoolExecutor:
+def pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads)
 
 

@@ -54,7 +54,9 @@ def _store_sums(into, sums, pair, COUNT: tl.constexpr, WIDE: tl.constexpr):
 
 
 @triton.jit
-def _first_weights(w1, b1, pair, D: tl.constexpr, H: tl.constexpr, INPUTS: tl.constexpr, DW: tl.constexpr, HW: tl.constexpr):
+def _first_weights(
+    w1, b1, pair, D: tl.constexpr, H: tl.constexpr, INPUTS: tl.constexpr, DW: tl.constexpr, HW: tl.constexpr
+):
     """W1's parts for v_i, v_j and their product, and b1."""
     u = tl.arange(0, HW)
     one = _matrix(w1, pair, 0, INPUTS * D, D, H, DW, HW)
@@ -240,7 +242,15 @@ def _over_pairs(parts: Tensor) -> Tensor:
 
 @torch.library.custom_op("fieldwise::micro", mutates_args=())
 def micro(
-    v: Tensor, w1: Tensor, b1: Tensor, gain: Tensor, shift: Tensor, w2: Tensor, b2: Tensor, first: Tensor, second: Tensor
+    v: Tensor,
+    w1: Tensor,
+    b1: Tensor,
+    gain: Tensor,
+    shift: Tensor,
+    w2: Tensor,
+    b2: Tensor,
+    first: Tensor,
+    second: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """z (B, P, O) and the norm's sums (2, B): v (B, F, D), weights (P, in, out), all contiguous and of one dtype but
     gain and shift (1 or P, 1, H), which are float32."""
@@ -277,7 +287,15 @@ def micro_backward(
 
 @micro.register_fake
 def _(
-    v: Tensor, w1: Tensor, b1: Tensor, gain: Tensor, shift: Tensor, w2: Tensor, b2: Tensor, first: Tensor, second: Tensor
+    v: Tensor,
+    w1: Tensor,
+    b1: Tensor,
+    gain: Tensor,
+    shift: Tensor,
+    w2: Tensor,
+    b2: Tensor,
+    first: Tensor,
+    second: Tensor,
 ) -> tuple[Tensor, Tensor]:
     return v.new_empty(len(v), len(w1), w2.shape[2]), gain.new_empty(2, len(v))
 

@@ -61,7 +61,5 @@ def _places(fields: int, device: torch.device) -> Tensor:
     for i in range(fields):
         for j in range(i + 1, fields):
             number[i, j] = len(number)
-    found = [
-        [2 * number[min(f, o), max(f, o)] + (f > o) for o in range(fields) if o != f] for f in range(fields)
-    ]
+    found = [[2 * number[min(f, o), max(f, o)] + (f > o) for o in range(fields) if o != f] for f in range(fields)]
     return torch.tensor(found, dtype=torch.int32, device=device)

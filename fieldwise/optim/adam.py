@@ -69,7 +69,7 @@ class Adam(RowOptimizer):
         (beta1, beta2), (mean, square) = group["betas"], state
         mean.mul_(beta1 if gap is None else power(beta1, gap, mean)).add_(grad, alpha=1 - beta1)
         square.mul_(beta2 if gap is None else power(beta2, gap, square)).addcmul_(grad, grad, value=1 - beta2)
-        _, _, rate, eps = self.numbers(group, group["step"], group["lr"])
+        rate, eps = self.rate_and_eps(group)
         weights.addcdiv_(mean, square.sqrt().add_(eps), value=-rate)
 
     def update_compiled(self, group: Group, weight: Tensor, orders: Orders) -> bool:
@@ -84,7 +84,7 @@ class Adam(RowOptimizer):
             return True
         if not rows.available(*tables, values):
             return False
-        _, _, rate, eps = self.numbers(group, group["step"], group["lr"])
+        rate, eps = self.rate_and_eps(group)
         rows.adam_rows(
             *tables,
             state["last"] if self.decays else None,
@@ -130,6 +130,10 @@ class Adam(RowOptimizer):
         """Whether all numbers of a step that change can come from `captured`, and no shape depends on the ids."""
         plain = all(gpu.takes(weight) for weight in group["params"])
         return plain and self.eps_mode == "textbook" and self.by_rows
+
+    def rate_and_eps(self, group: Group) -> tuple[float, float]:
+        """With m and v as they are, w -= rate m / (sqrt(v) + eps), whatever the mode."""
+        return self.numbers(group, group["step"], group["lr"])[2:]
 
     def numbers(self, group: Group, step: int, lr: float) -> tuple[float, float, float, float]:
         """What the update of that step (from 1) is made of: step, lr, and rate and eps in w -= rate m / (sqrt(v) + eps)."""

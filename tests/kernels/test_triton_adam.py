@@ -26,9 +26,7 @@ def moved(dim, mode, steps, seed=0):
     start = torch.randn(50, dim, generator=random)
     plain = start.double().requires_grad_()
     adam = Adam([plain], lr=0.01, sparse_mode=mode)
-    fast = Tables(
-        start.clone(), torch.zeros(50, dim), torch.zeros(50, dim), torch.zeros(50, dtype=torch.int32)
-    )
+    fast = Tables(start.clone(), torch.zeros(50, dim), torch.zeros(50, dim), torch.zeros(50, dtype=torch.int32))
     if mode == "lazy":
         fast = Tables(fast.weight, fast.mean, fast.square, None)
     scratch = None
@@ -68,6 +66,8 @@ def check_nan():
     tables = Tables(torch.ones(4, 2), torch.zeros(4, 2), torch.zeros(4, 2), None)
     values = torch.tensor([[1.0, float("nan")], [1.0, 1.0], [2.0, 2.0]])
     numbers = torch.tensor([1.0, 0.1, 0.1, 1e-8])
-    adam_rows(tables, torch.tensor([1, 1, 2]), values, numbers, (0.9, 0.999), Scratch.of(tables.weight, values, (0.9, 0.999)))
+    adam_rows(
+        tables, torch.tensor([1, 1, 2]), values, numbers, (0.9, 0.999), Scratch.of(tables.weight, values, (0.9, 0.999))
+    )
     assert tables.weight[1].isnan().any()
     assert torch.isfinite(tables.weight[2]).all()

@@ -23,11 +23,11 @@ def rows(count, weighted=False):
 
 
 def test_windows_give_the_steps_of_batches():
-    in_interpreter("tests.test_captured", "check_equal", False)
+    in_interpreter("tests.steps.test_captured", "check_equal", False)
 
 
 def test_windows_go_on_in_the_middle_with_weights():
-    in_interpreter("tests.test_captured", "check_equal", True)
+    in_interpreter("tests.steps.test_captured", "check_equal", True)
 
 
 def trained(kind, part, start, weighted):
@@ -45,7 +45,7 @@ def trained(kind, part, start, weighted):
 
 
 def check_equal(weighted):
-    import fieldwise.captured as captured
+    import fieldwise.steps.captured as captured
 
     captured.WINDOW_BATCHES = 3
     part, start = rows(85, weighted), 2 if weighted else 0

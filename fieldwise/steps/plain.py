@@ -47,7 +47,7 @@ class Step:
         self.passed("backward")
         if self.settings.clip:
             clip(self.model.parameters(), self.settings.clip)
-        set_learning_rate(self.optimizer, self._rate(number))
+        self._set_rate(number)
         self.optimizer.step()
         self.passed("optimiser")
         return value
@@ -83,6 +83,9 @@ class Step:
             )
         return loss
 
+    def _set_rate(self, number: int) -> None:
+        set_learning_rate(self.optimizer, self._rate(number))
+
     def _rate(self, number: int) -> float:
         settings = self.settings
         return learning_rate(settings.lr, number, self.total, settings.schedule, settings.warmup)
@@ -101,15 +104,6 @@ class Step:
         for scale, weights in self.penalised:
             terms += [scale / 2 * weight.square().sum() for weight in weights]
         return torch.stack(terms).sum() if terms else None
-
-
-def make_step(model: Model, config: Config, total: int) -> Step:
-    """The fastest step there is for this model, device and these settings."""
-    if config.train.graph and next(model.parameters()).is_cuda:
-        from fieldwise.captured import CapturedStep
-
-        return CapturedStep(model, config, total)
-    return Step(model, config, total)
 
 
 def log_loss(logits: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:

@@ -23,7 +23,7 @@ from fieldwise.data.dataset import Part
 from fieldwise.data.feed import Source, ahead
 from fieldwise.nn.model import Model
 from fieldwise.optim import Adam
-from fieldwise.steps import Step
+from fieldwise.steps.plain import Step
 
 WINDOW_BYTES = 64 * 2**20
 WINDOW_BATCHES = 256
@@ -66,6 +66,11 @@ class Window:
 
 class CapturedStep(Step):
     """Equals Step, and is one where it must be: an epoch's last batch, of another size, is a plain step."""
+
+    @staticmethod
+    def takes(model: Model, config: Config) -> bool:
+        """Whether there is a GPU's model to capture, and nobody has said no."""
+        return config.train.graph and next(model.parameters()).is_cuda
 
     def __init__(self, model: Model, config: Config, total: int) -> None:
         super().__init__(model, config, total)

@@ -1,0 +1,117 @@
+"""The compiled step of LR, FM and FFM equals the plain one: loss, weights and optimiser state, step by step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fieldwise import train
+from fieldwise.config import Config, TrainSettings
+from fieldwise.data.batches import Batch
+from fieldwise.data.schema import Layout
+from fieldwise.models import build
+from fieldwise.nn.model import Model
+from fieldwise.steps import ShallowStep, Step, make_step
+
+LAYOUT = Layout.of([40, 30, 2, 25])
+MODELS: list[tuple[str, dict[str, Any]]] = [
+    ("lr", {}),
+    ("fm", {"dim": 5}),
+    ("ffm", {"dim": 3}),
+    ("ffm", {"dim": 2, "linear": False, "input_norm": True}),
+]
+
+
+def batch(number: int, dtype: type) -> Batch:
+    """Rows with many repetitions and some ids that occur once; every other batch has weights."""
+    random = np.random.default_rng(number)
+    rows = 700 + number % 3
+    ids = (random.random((rows, LAYOUT.fields)) ** 3 * np.array(LAYOUT.sizes)).astype(np.int32)
+    weights = random.random(rows).astype(dtype) if number % 2 else None
+    return Batch(ids, (random.random(rows) < 0.3).astype(dtype), weights)
+
+
+def after(kind: type[Step], name: str, options: dict[str, Any], settings: TrainSettings, dtype: torch.dtype) -> Any:
+    """Losses, and weights and state after some steps."""
+    torch.manual_seed(0)
+    model = build(name, LAYOUT, options)
+    assert isinstance(model, Model)
+    step = kind(model.to(dtype).train(), Config(name, options, settings), 100)
+    losses = [step(batch(number, np.float64 if dtype == torch.float64 else np.float32), number) for number in range(9)]
+    state = [value for weight in model.parameters() for value in step.optimizer.state[weight].values()]
+    return torch.tensor(losses), *(weight.detach() for weight in model.parameters()), *state
+
+
+def compare(name: str, options: dict[str, Any], tolerance: float, dtype: torch.dtype, **settings: Any) -> None:
+    chosen = TrainSettings(lr=0.02, **settings)
+    plain, fast = (after(kind, name, options, chosen, dtype) for kind in (Step, ShallowStep))
+    for one, two in zip(plain, fast, strict=True):
+        torch.testing.assert_close(two, one, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"optimizer": "ftrl", "ftrl_l1": 1e-3, "ftrl_l2": 0.1}, {"optimizer": "adagrad"}]
+)
+@pytest.mark.parametrize(("name", "options"), MODELS, ids=str)
+def test_equals_the_plain_step(name: str, options: dict[str, Any], settings: dict[str, Any]) -> None:
+    compare(name, options, 1e-12, torch.float64, l2=0.2, **settings)
+    compare(name, options, 2e-5, torch.float32, l2=0.2, **settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"sparse_mode": "lazy", "eps_mode": "hat", "betas": (0.8, 0.99)},
+        {"l2": 1e-3, "l2_reduction": "sum"},
+        {"l2": 0.0, "schedule": "cosine", "warmup": 3},
+    ],
+    ids=str,
+)
+def test_settings_mean_the_same(settings: dict[str, Any]) -> None:
+    compare("fm", {"dim": 5}, 1e-12, torch.float64, **settings)
+
+
+def test_two_threads_equal_one_to_rounding() -> None:
+    threads = torch.get_num_threads()
+    found = []
+    for count in (1, 2, 2):
+        torch.set_num_threads(count)
+        found.append(after(ShallowStep, "fm", {"dim": 5}, TrainSettings(lr=0.02), torch.float64))
+    torch.set_num_threads(threads)
+    for one, two, again in zip(*found, strict=True):
+        torch.testing.assert_close(two, one, rtol=1e-12, atol=1e-12)
+        assert two.equal(again)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "settings"),
+    [
+        ("fm", {}, {"clip": 1.0}),
+        ("fm", {}, {"l2_full": 0.1}),
+        ("fm", {}, {"optimizer": "sgd"}),
+        ("fm", {}, {"sparse_mode": "dense"}),
+        ("kfm", {"dim": 3}, {}),
+        ("deepfm", {"dim": 3}, {}),
+        ("poly2", {}, {}),
+    ],
+)
+def test_the_rest_goes_the_plain_way(name: str, options: dict[str, Any], settings: dict[str, Any]) -> None:
+    config = Config(name, options, TrainSettings(**settings))
+    model = build(name, LAYOUT, options)
+    assert isinstance(model, Model)
+    assert type(make_step(model, config, 10)) is Step
+
+
+def test_sets_go_the_plain_way() -> None:
+    model = build("fm", Layout((5, 6), (1, 2)), {"dim": 2})
+    assert isinstance(model, Model)
+    assert type(make_step(model, Config("fm", {"dim": 2}), 10)) is Step
+
+
+def test_training_takes_it() -> None:
+    model = build("fm", LAYOUT, {"dim": 2})
+    assert isinstance(model, Model)
+    assert type(train.make_step(model, Config("fm", {"dim": 2}), 10)) is ShallowStep
