@@ -194,8 +194,9 @@ def _inputs(
     g, s = _gain_and_shift(gain, shift, pair, H, OWN, HW)
     back = tl.trans(_matrix(w2, pair, 0, H, H, O, HW, OW))
     ones = tl.full((16, ROWS), 1.0, back.dtype)
-    for_one, for_two = tl.zeros((DW, HW), tl.float32), tl.zeros((DW, HW), tl.float32)
-    for_three, for_b1 = tl.zeros((DW, HW), tl.float32), tl.zeros((16, HW), tl.float32)
+    # Transposed, (H, D): a product with 64 rows is a warp group's own, one with 32 is not.
+    for_one, for_two = tl.zeros((HW, DW), tl.float32), tl.zeros((HW, DW), tl.float32)
+    for_three, for_b1 = tl.zeros((HW, DW), tl.float32), tl.zeros((16, HW), tl.float32)
     for start in range(0, B, ROWS):
         rows = start + tl.arange(0, ROWS)
         p, q = vectors_of(v, rows, i, B, F, D, DW), vectors_of(v, rows, j, B, F, D, DW)
@@ -207,21 +208,21 @@ def _inputs(
         dh = (dn - mean1[:, None] - n * mean2[:, None]) * inverse[:, None]
         turned = tl.where((rows < B)[:, None] & (u < H)[None, :], dh, 0.0).to(v.dtype.element_ty)
         for_b1 = tl.dot(ones, turned, for_b1, input_precision="ieee")
-        for_one = tl.dot(tl.trans(p), turned, for_one, input_precision="ieee")
-        for_two = tl.dot(tl.trans(q), turned, for_two, input_precision="ieee")
+        for_one = tl.dot(tl.trans(turned), p, for_one, input_precision="ieee")
+        for_two = tl.dot(tl.trans(turned), q, for_two, input_precision="ieee")
         dp = tl.dot(turned, tl.trans(one), input_precision="ieee")
         dq = tl.dot(turned, tl.trans(two), input_precision="ieee")
         if INPUTS == 3:
-            for_three = tl.dot(tl.trans(p * q), turned, for_three, input_precision="ieee")
+            for_three = tl.dot(tl.trans(turned), p * q, for_three, input_precision="ieee")
             both = tl.dot(turned, tl.trans(three), input_precision="ieee")
             dp += both * q.to(tl.float32)
             dq += both * p.to(tl.float32)
         store_side(sides, dp, pair, 0, rows, B, D, DW)
         store_side(sides, dq, pair, 1, rows, B, D, DW)
-    _store_matrix(dw1, for_one, pair, 0, INPUTS * D, D, H, DW, HW)
-    _store_matrix(dw1, for_two, pair, D, INPUTS * D, D, H, DW, HW)
+    _store_matrix(dw1, tl.trans(for_one), pair, 0, INPUTS * D, D, H, DW, HW)
+    _store_matrix(dw1, tl.trans(for_two), pair, D, INPUTS * D, D, H, DW, HW)
     if INPUTS == 3:
-        _store_matrix(dw1, for_three, pair, 2 * D, INPUTS * D, D, H, DW, HW)
+        _store_matrix(dw1, tl.trans(for_three), pair, 2 * D, INPUTS * D, D, H, DW, HW)
     _store_sums(db1, for_b1, pair, H, HW)
 
 
@@ -259,7 +260,7 @@ def micro(
     z = torch.empty(rows, pairs, w2.shape[2], dtype=v.dtype, device=v.device)
     parts = torch.empty(pairs, 2, rows, device=v.device)
     own = {name: sizes[name] for name in ("F", "D", "H", "INPUTS", "ROWS", "DW", "HW")}
-    _statistics[grid](v, w1, b1, first, second, parts, rows, WALKS=WALKS, **own)
+    _statistics[grid](v, w1, b1, first, second, parts, rows, WALKS=WALKS, num_stages=1, **own)
     sums = _over_pairs(parts)
     _outputs[grid](v, w1, b1, gain, shift, w2, b2, first, second, sums, z, rows, WALKS=WALKS, **sizes)
     return z, sums
