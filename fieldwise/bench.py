@@ -26,7 +26,7 @@ from fieldwise.errors import ConfigError, unknown
 from fieldwise.models import build
 from fieldwise.nn.model import Model
 from fieldwise.scoring import device_of, score
-from fieldwise.steps import STAGES, Step, make_step
+from fieldwise.steps import STAGES, CapturedStep, Step, make_step
 
 FIELDS = 39
 WARM_UP = 4  # steps
@@ -102,7 +102,8 @@ def made_step(name: str, layout: Layout, setting: Setting) -> Step:
     """The step of `train` for a model of this shape."""
     model_name, options = SHAPES[name]
     torch.manual_seed(setting.seed)
-    model = build(model_name, layout, options)
+    with device_of(setting.device):  # a large table is filled there, and never on the host
+        model = build(model_name, layout, options)
     assert isinstance(model, Model)
     config = Config(model_name, options, setting.train, setting.seed, setting.device)
     model.to(device_of(setting.device)).train()
@@ -119,8 +120,7 @@ def measure(name: str, layout: Layout, part: Part, setting: Setting, most: dict[
     started, _ = clock.time(lambda: _steps(step, source, WARM_UP))
     count = setting.rows // setting.batch
     wall, processor = clock.time(lambda: _steps(step, source, count, first=WARM_UP))
-    plain = batches(part, setting.batch, setting.seed, epoch=0)
-    stages = clock.split(step, plain, min(len(part.labels) // setting.batch, max(3, count // 4)), first=WARM_UP + count)
+    stages = _stages(step, part, setting, clock, count)
     scored, _ = clock.time(lambda: score(step.model, part.ids[: setting.rows]))
     peak = memory.read()
     small = Layout.of([2] * FIELDS)
@@ -148,6 +148,16 @@ def measure(name: str, layout: Layout, part: Part, setting: Setting, most: dict[
         "step": type(step).__name__,
         "start_s": started,
     }
+
+
+def _stages(step: Step, part: Part, setting: Setting, clock: Clock, count: int) -> dict[str, float]:
+    """Seconds of each stage: of the graph's, where the step is one, and else of plain steps."""
+    if isinstance(step, CapturedStep) and step.graph is not None:
+        return step.stages()
+    source = itertools.chain.from_iterable(
+        batches(part, setting.batch, setting.seed, epoch) for epoch in itertools.count()
+    )
+    return clock.split(step, source, max(3, count // 4), first=WARM_UP + count)
 
 
 class Clock:

@@ -135,8 +135,8 @@ class Network(Run):
                     self.average.follow(self.at["step"])
                 within = self.at["step"] - epoch * self.steps
                 logs = within % log_every == 0 or within == self.steps
-                evaluates = (
-                    within == self.steps or within % evaluate_every == 0 and within + evaluate_every <= self.steps
+                evaluates = within == self.steps or (
+                    within % evaluate_every == 0 and within + evaluate_every <= self.steps
                 )
                 saves = time.monotonic() - saved > 60 * settings.checkpoint_minutes
                 if logs or evaluates or saves:

@@ -27,7 +27,7 @@ FLOORS = [
     {"jobs"},
     {"report", "console"},
     {"ceilings", "costs"},
-    {"compare", "tune", "bench", "demo", "studies", "serve"},
+    {"compare", "tune", "bench", "checks", "demo", "studies", "serve"},
     {"commands"},
     {"cli"},
     {"__main__"},

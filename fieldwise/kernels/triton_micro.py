@@ -10,7 +10,7 @@ The norm needs all pairs of a row before any r, so h is made anew in each of fou
 h^2), `_outputs` (z), and backwards `_pulls` (the norm's two sums; gradients of W2, b2, gain, shift) and `_inputs`
 (gradients of x, W1, b1). Arithmetic is cheaper here than memory, and h is never rounded: a rounded h would open or
 close some units that the exact one does not. A program walks over a pair's rows with the pair's weights at hand. Sums
-over rows are products with ones, on the tensor cores: threads would have to wait for each other in every tile.
+over rows are products with a column of ones, on the tensor cores: threads would else wait for each other in every tile.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ def _store_matrix(
 
 
 @triton.jit
-def _store_sums(into, sums, pair, COUNT: tl.constexpr, WIDE: tl.constexpr):
-    """into[pair] = any of the 16 equal rows of a product with ones."""
-    n = tl.arange(0, WIDE)
-    tl.store(into + pair * COUNT + n, (tl.sum(sums, 0) / 16).to(into.dtype.element_ty), n < COUNT)
+def _store_sums(into, products, pair, COUNT: tl.constexpr, TALL: tl.constexpr, O: tl.constexpr, OW: tl.constexpr):
+    """into[pair] = the products with the column of ones, column O."""
+    n, o = tl.arange(0, TALL), tl.arange(0, OW)
+    sums = tl.sum(tl.where((o == O)[None, :], products, 0.0), 1)
+    tl.store(into + pair * COUNT + n, sums.to(into.dtype.element_ty), n < COUNT)
 
 
 @triton.jit
@@ -95,10 +96,11 @@ def _gain_and_shift(gain, shift, pair, H: tl.constexpr, OWN: tl.constexpr, HW: t
 
 @triton.jit
 def _pull_of(dz, pair, rows, B, O: tl.constexpr, P: tl.constexpr, OW: tl.constexpr):
-    """dz[rows, pair], zeros around: (ROWS, OW)."""
+    """dz[rows, pair], then a column of ones, then zeros: (ROWS, OW)."""
     o = tl.arange(0, OW)
     at = rows.to(tl.int64)[:, None] * (P * O) + pair * O + o[None, :]
-    return tl.load(dz + at, (rows < B)[:, None] & (o < O)[None, :], 0.0)
+    pull = tl.load(dz + at, (rows < B)[:, None] & (o < O)[None, :], 0.0)
+    return tl.where((o == O)[None, :], 1.0, pull).to(dz.dtype.element_ty)
 
 
 @triton.jit
@@ -145,22 +147,21 @@ def _outputs(
 
 @triton.jit
 def _pulls(
-    v, w1, b1, gain, shift, w2, first, second, sums, dz, parts, dw2, db2, dgain, dshift, B,
+    v, w1, b1, gain, shift, w2, first, second, sums, dz, parts, dw2, dgain, dshift, B,
     F: tl.constexpr, D: tl.constexpr, H: tl.constexpr, O: tl.constexpr, P: tl.constexpr, INPUTS: tl.constexpr,
     OWN: tl.constexpr, EPS: tl.constexpr, ROWS: tl.constexpr, DW: tl.constexpr, HW: tl.constexpr, OW: tl.constexpr,
 ):  # fmt: skip
     """dr = dz W2^T; da = dr where r > 0; dn = gain da; parts[pair] (2, B) = sums of dn and of dn n over the units.
 
-    Gradients of W2 (r^T dz), b2 (sum dz), gain (sum da n), shift (sum da).
+    Gradients of W2 (r^T dz), gain (sum da n), shift (sum da).
     """
     pair = tl.program_id(0)
     i, j = tl.load(first + pair), tl.load(second + pair)
     one, two, three, bias = _first_weights(w1, b1, pair, D, H, INPUTS, DW, HW)
     g, s = _gain_and_shift(gain, shift, pair, H, OWN, HW)
     back = tl.trans(_matrix(w2, pair, 0, H, H, O, HW, OW))
-    ones = tl.full((16, ROWS), 1.0, back.dtype)
-    for_w2, for_b2 = tl.zeros((HW, OW), tl.float32), tl.zeros((16, OW), tl.float32)
-    for_gain, for_shift = tl.zeros((16, HW), tl.float32), tl.zeros((16, HW), tl.float32)
+    for_w2, for_gain = tl.zeros((HW, OW), tl.float32), tl.zeros((HW, OW), tl.float32)
+    for_shift = tl.zeros((HW, OW), tl.float32)
     for start in range(0, B, ROWS):
         rows = start + tl.arange(0, ROWS)
         p, q = vectors_of(v, rows, i, B, F, D, DW), vectors_of(v, rows, j, B, F, D, DW)
@@ -172,13 +173,11 @@ def _pulls(
         tl.store(parts + (pair * 2 + 1) * B + rows, tl.sum(da * g * n, 1), rows < B)
         r = tl.maximum(a, 0.0).to(back.dtype)
         for_w2 = tl.dot(tl.trans(r), pull, for_w2, input_precision="ieee")
-        for_b2 = tl.dot(ones, pull, for_b2, input_precision="ieee")
-        for_gain = tl.dot(ones, (da * n).to(back.dtype), for_gain, input_precision="ieee")
-        for_shift = tl.dot(ones, da.to(back.dtype), for_shift, input_precision="ieee")
+        for_gain = tl.dot(tl.trans((da * n).to(back.dtype)), pull, for_gain, input_precision="ieee")
+        for_shift = tl.dot(tl.trans(da.to(back.dtype)), pull, for_shift, input_precision="ieee")
     _store_matrix(dw2, for_w2, pair, 0, H, H, O, HW, OW)
-    _store_sums(db2, for_b2, pair, O, OW)
-    _store_sums(dgain, for_gain, pair, H, HW)
-    _store_sums(dshift, for_shift, pair, H, HW)
+    _store_sums(dgain, for_gain, pair, H, HW, O, OW)
+    _store_sums(dshift, for_shift, pair, H, HW, O, OW)
 
 
 @triton.jit
@@ -193,10 +192,9 @@ def _inputs(
     one, two, three, bias = _first_weights(w1, b1, pair, D, H, INPUTS, DW, HW)
     g, s = _gain_and_shift(gain, shift, pair, H, OWN, HW)
     back = tl.trans(_matrix(w2, pair, 0, H, H, O, HW, OW))
-    ones = tl.full((16, ROWS), 1.0, back.dtype)
     # Transposed, (H, D): a product with 64 rows is a warp group's own, one with 32 is not.
     for_one, for_two = tl.zeros((HW, DW), tl.float32), tl.zeros((HW, DW), tl.float32)
-    for_three, for_b1 = tl.zeros((HW, DW), tl.float32), tl.zeros((16, HW), tl.float32)
+    for_three, for_b1 = tl.zeros((HW, DW), tl.float32), tl.zeros((HW, OW), tl.float32)
     for start in range(0, B, ROWS):
         rows = start + tl.arange(0, ROWS)
         p, q = vectors_of(v, rows, i, B, F, D, DW), vectors_of(v, rows, j, B, F, D, DW)
@@ -207,7 +205,7 @@ def _inputs(
         mean2 = tl.load(pulls + B + rows, rows < B, 0.0) / (P * H)
         dh = (dn - mean1[:, None] - n * mean2[:, None]) * inverse[:, None]
         turned = tl.where((rows < B)[:, None] & (u < H)[None, :], dh, 0.0).to(v.dtype.element_ty)
-        for_b1 = tl.dot(ones, turned, for_b1, input_precision="ieee")
+        for_b1 = tl.dot(tl.trans(turned), pull, for_b1, input_precision="ieee")
         for_one = tl.dot(tl.trans(turned), p, for_one, input_precision="ieee")
         for_two = tl.dot(tl.trans(turned), q, for_two, input_precision="ieee")
         dp = tl.dot(turned, tl.trans(one), input_precision="ieee")
@@ -223,7 +221,7 @@ def _inputs(
     _store_matrix(dw1, tl.trans(for_two), pair, D, INPUTS * D, D, H, DW, HW)
     if INPUTS == 3:
         _store_matrix(dw1, tl.trans(for_three), pair, 2 * D, INPUTS * D, D, H, DW, HW)
-    _store_sums(db1, for_b1, pair, H, HW)
+    _store_sums(db1, for_b1, pair, H, HW, O, OW)
 
 
 def _sizes(v: Tensor, w1: Tensor, w2: Tensor, gain: Tensor) -> dict[str, Any]:
@@ -231,7 +229,7 @@ def _sizes(v: Tensor, w1: Tensor, w2: Tensor, gain: Tensor) -> dict[str, Any]:
     (_, fields, dim), (pairs, inputs, hidden) = v.shape, w1.shape
     sizes = {"F": fields, "D": dim, "H": hidden, "O": w2.shape[2], "P": pairs, "INPUTS": inputs // dim}
     # A tile of 16 outputs made Triton 3.6 address shared memory out of range on an H200.
-    wide = {"DW": (16, dim), "HW": (16, hidden), "OW": (32, w2.shape[2])}
+    wide = {"DW": (16, dim), "HW": (16, hidden), "OW": (32, w2.shape[2] + 1)}
     sizes |= {name: max(least, triton.next_power_of_2(size)) for name, (least, size) in wide.items()}
     return sizes | {"OWN": gain.shape[0] > 1, "EPS": EPSILON, "ROWS": ROWS}
 
@@ -276,9 +274,9 @@ def micro_backward(
     given = v, w1, b1, gain, shift, w2, first, second, sums
     parts = torch.empty(pairs, 2, rows, device=v.device)
     dw1, db1, dw2 = torch.empty_like(w1), torch.empty_like(b1), torch.empty_like(w2)
-    db2 = torch.empty(pairs, 1, w2.shape[2], dtype=v.dtype, device=v.device)
+    db2 = torch.mv(dz.flatten(1).T, dz.new_ones(rows)).view(pairs, 1, w2.shape[2])
     dgain, dshift = (torch.empty(pairs, 1, w1.shape[2], device=v.device) for _ in range(2))
-    _pulls[(pairs,)](*given, dz, parts, dw2, db2, dgain, dshift, rows, **sizes)
+    _pulls[(pairs,)](*given, dz, parts, dw2, dgain, dshift, rows, **sizes)
     sides = torch.empty(pairs, 2, rows, v.shape[2], dtype=v.dtype, device=v.device)
     _inputs[(pairs,)](*given, _over_pairs(parts), dz, sides, dw1, db1, rows, **sizes)
     if not sizes["OWN"]:

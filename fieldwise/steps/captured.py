@@ -23,7 +23,7 @@ from fieldwise.data.dataset import Part
 from fieldwise.data.feed import Source, ahead
 from fieldwise.nn.model import Model
 from fieldwise.optim import Adam
-from fieldwise.steps.plain import Step
+from fieldwise.steps.plain import STAGES, Step
 
 WINDOW_BYTES = 64 * 2**20
 WINDOW_BATCHES = 256
@@ -202,12 +202,15 @@ class CapturedStep(Step):
 
     def _gradients(self) -> Tensor:
         """Looks up, scores, goes back; returns the loss."""
-        assert self.window is not None
-        ids, labels, *weights = (self.window.now(values) for values in self.window.rows)
-        loss, total = self.compiled(self.model.lookup(ids), labels, weights[0] if weights else None)
+        loss, total = self.compiled(*self._looked_up())
         self.optimizer.zero_grad(set_to_none=True)
         total.backward()
         return loss.detach()  # type: ignore[no-any-return]
+
+    def _looked_up(self) -> tuple[dict[str, Tensor], Tensor, Tensor | None]:
+        assert self.window is not None
+        ids, labels, *weights = (self.window.now(values) for values in self.window.rows)
+        return self.model.lookup(ids), labels, weights[0] if weights else None
 
     def _update(self, loss: Tensor) -> None:
         assert self.window is not None and isinstance(self.optimizer, Adam)
@@ -216,6 +219,35 @@ class CapturedStep(Step):
         self.optimizer.step()
         self.optimizer.captured = None
         self.window.at.add_(1)
+
+    def stages(self, times: int = 50) -> dict[str, float]:
+        """Seconds of each stage, for whoever measures, after the last step: how much longer a graph takes with it."""
+        assert self.window is not None and self.graph is not None
+        window = self.window
+        parts: list[Any] = [
+            lambda: [window.now(values) for values in window.rows],
+            lambda: self.compiled(*self._looked_up()),
+            self._gradients,
+        ]
+        graphs = []
+        for part in parts:
+            graphs.append(torch.cuda.CUDAGraph())
+            with torch.cuda.graph(graphs[-1], stream=self.side):
+                part()
+        passed = [0.0] + [self._time_of(graph, times) for graph in (*graphs, self.graph)]
+        return {name: later - before for name, before, later in zip(STAGES, passed, passed[1:], strict=True)}
+
+    def _time_of(self, graph: torch.cuda.CUDAGraph, times: int) -> float:
+        assert self.window is not None
+        self.window.at.zero_()
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        graph.replay()
+        began.record()
+        for _ in range(min(times, len(self.window.losses) - 1)):
+            graph.replay()
+        ended.record()
+        torch.cuda.synchronize()
+        return began.elapsed_time(ended) / 1000 / min(times, len(self.window.losses) - 1)
 
     def _fetch(self) -> None:
         """Sends the losses of the steps so far to the host, without waiting for them."""
@@ -251,8 +283,8 @@ def _capturable(step: Step) -> bool:
 
 
 def _compiled(objective: Any) -> Any:
-    """The function by torch.compile, with matrices padded: rows that are no multiple of 16 bytes (700 units) take kernels
-    of a third of the speed."""
+    """The function by torch.compile, with matrices padded: rows that are no multiple of 16 bytes (700 units) have
+    kernels of a third of the speed."""
     # All models share this function, and dynamo gives up a function of which it has seen eight kinds.
     torch.compiler.reset()
     return torch.compile(objective, dynamic=False, options={"shape_padding": True, "force_shape_pad": True})
