@@ -98,16 +98,18 @@ def drawn_rows(layout: Layout, rows: int, seed: int) -> Part:
     return Part(ids.astype(np.int32), (random.random(rows) < 0.25).astype(np.uint8))
 
 
-def made_step(name: str, layout: Layout, setting: Setting) -> Step:
-    """The step of `train` for a model of this shape."""
+def made_step(
+    name: str, layout: Layout, setting: Setting, train: TrainSettings | None = None, total: int = 10**6
+) -> Step:
+    """The step of `train` for a model of this shape; `train` are other settings than the bench's."""
     model_name, options = SHAPES[name]
     torch.manual_seed(setting.seed)
     with device_of(setting.device):  # a large table is filled there, and never on the host
         model = build(model_name, layout, options)
     assert isinstance(model, Model)
-    config = Config(model_name, options, setting.train, setting.seed, setting.device)
+    config = Config(model_name, options, train or setting.train, setting.seed, setting.device)
     model.to(device_of(setting.device)).train()
-    return make_step(model, config, total=10**6)
+    return make_step(model, config, total)
 
 
 def measure(name: str, layout: Layout, part: Part, setting: Setting, most: dict[str, float]) -> dict[str, Any]:

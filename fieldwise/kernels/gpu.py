@@ -21,6 +21,12 @@ def takes(*tensors: Tensor) -> bool:
     )
 
 
+def fuses(v: Tensor) -> bool:
+    """Whether the kernels over pairs are for these vectors: their products are bfloat16's, by autocast. In float32 they
+    are right too, but torch's own are faster."""
+    return takes(v) and (torch.is_autocast_enabled(v.device.type) or INTERPRETED)
+
+
 def computed(tensor: Tensor) -> Tensor:
     """The tensor in the dtype of matrix products here: bfloat16 under autocast, and else its own."""
     kind = tensor.device.type

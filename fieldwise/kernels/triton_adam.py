@@ -1,7 +1,7 @@
 """Adam on the touched rows of a table, on a GPU (Triton): no sort, static shapes, the same bits on every run.
 
-The plain version is optim.Adam.update on gathered rows; this one equals it to rounding. A row id occurs several times in a
-batch. Of its places one, whichever wrote last, becomes its owner (`_mark`); the others add their gradients to the
+The plain version is optim.Adam.update on gathered rows; this one equals it to rounding. A row id occurs several times
+in a batch. Of its places one, whichever wrote last, becomes its owner (`_mark`); the others add their gradients to the
 owner's (`_add`); owners alone move their row (`_move`). The sums are of whole numbers, gradient * 2^s with one s for
 the batch, because a sum of whole numbers does not depend on the order in which threads come.
 """
@@ -16,8 +16,8 @@ import triton.language as tl
 from torch import Tensor
 
 TILE = 1024  # numbers of a program
-# beta^gap = beta^(low bits of gap) beta^(high bits of gap), both from a table: in float32, powers would lose three digits
-# over a gap of 1000 steps, and taking them in float64 would cost more than all else.
+# beta^gap = beta^(low bits of gap) beta^(high bits of gap), both from a table: in float32, powers would lose three
+# digits over a gap of 1000 steps, and taking them in float64 would cost more than all else.
 NEAR_BITS = tl.constexpr(10)
 NEAR = tl.constexpr(1 << 10)
 STEPS = 1 << 24  # that a float32 can count
@@ -38,7 +38,7 @@ def _fixed(grad, scale):
 
 @triton.jit
 def _mark(ids, grads, owner, largest, M, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr):
-    """owner[id] = one of the places of id; largest = max |grad| as the bits of a float, which order as whole numbers."""
+    """owner[id] = one of id's places; largest = max |grad| as the bits of a float, which order as whole numbers."""
     place = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     column = tl.arange(0, BLOCK_D)
     inside = place < M
@@ -72,7 +72,9 @@ def _move(
     ids, grads, owner, largest, sums, shared, weight, mean, square, last, numbers, powers, M, rest1, rest2,
     D: tl.constexpr, BITS: tl.constexpr, DECAYS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """g = own grad + sums; m = beta1^gap m + (1 - beta1) g; v = beta2^gap v + (1 - beta2) g^2; w -= rate m / (sqrt(v) + eps).
+    """g = own grad + sums; w -= rate m / (sqrt(v) + eps), with
+
+        m = beta1^gap m + (1 - beta1) g        v = beta2^gap v + (1 - beta2) g^2
 
     gap: steps since the row was touched. Leaves `sums` and `shared` zero for the next step.
     """

@@ -1,4 +1,4 @@
-"""What kernels over pairs of fields share (Triton): a tile of one field's vectors, and the way back from pairs to fields."""
+"""What kernels over pairs of fields share (Triton): a tile of a field's vectors, the way back from pairs to fields."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _sum_sides(
 
 
 def sum_sides(sides: Tensor, like: Tensor) -> Tensor:
-    """Gradients of both vectors of each pair (P, 2, B, D) -> of the fields' vectors, in the shape (B, F, D) of `like`."""
+    """Gradients of both vectors of each pair (P, 2, B, D) -> of the fields' vectors (B, F, D), as `like`."""
     rows, fields, dim = like.shape
     grad = torch.empty_like(like)
     wide = max(16, triton.next_power_of_2(dim))

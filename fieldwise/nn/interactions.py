@@ -191,7 +191,7 @@ class KernelProduct(Pairwise):
         self.kernel = weights(start, mask)
 
     def forward(self, v: Tensor) -> Tensor:
-        if self.kind == "mat" and gpu.takes(v) and isinstance(self.kernel, Plain):
+        if self.kind == "mat" and gpu.fuses(v) and isinstance(self.kernel, Plain):
             from fieldwise.kernels.triton_kernels import kernel_products
 
             products: Tensor = kernel_products(*map(gpu.computed, (v, self.kernel())), self.first, self.second)
@@ -287,15 +287,20 @@ class MicroNetwork(Pairwise):
         self.width = self.pairs * widths[-1]
 
     def forward(self, v: Tensor) -> Tensor:
-        if self._fusible and gpu.takes(v):
-            return self.norms[1](self._two_layers(v)).transpose(0, 1).flatten(1)  # type: ignore[no-any-return]
+        if self._fusible and gpu.fuses(v):
+            x = self.norms[1](self._two_layers(v))
+            return x.transpose(0, 1).flatten(1)
         p, q = self.sides(v)
-        x = torch.cat([p, q, p * q] if self.product else [p, q], dim=2)
+        x = torch.cat([p, q, self.both(p, q)] if self.product else [p, q], dim=2)
         for layer, (weight, bias, norm) in enumerate(zip(self.weights, self.biases, self.norms, strict=True)):
             x = norm(torch.baddbmm(bias, x, weight()))
             if layer + 1 < len(self.weights):
                 x = self.activation(x)
         return x.transpose(0, 1).flatten(1)
+
+    def both(self, p: Tensor, q: Tensor) -> Tensor:
+        """The third input."""
+        return p * q
 
     @property
     def _fusible(self) -> bool:

@@ -136,7 +136,7 @@ class Adam(RowOptimizer):
         return self.numbers(group, group["step"], group["lr"])[2:]
 
     def numbers(self, group: Group, step: int, lr: float) -> tuple[float, float, float, float]:
-        """What the update of that step (from 1) is made of: step, lr, and rate and eps in w -= rate m / (sqrt(v) + eps)."""
+        """What that step (from 1) is made of: step, lr, and rate and eps in w -= rate m / (sqrt(v) + eps)."""
         root, eps = self._root_and_eps(group, step)
         return float(step), lr, lr * root / (1 - group["betas"][0] ** step), root * eps
 

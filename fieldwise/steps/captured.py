@@ -27,6 +27,7 @@ from fieldwise.steps.plain import STAGES, Step
 
 WINDOW_BYTES = 64 * 2**20
 WINDOW_BATCHES = 256
+COMPILED_STEPS = 1000  # a run of fewer is over before it has been compiled
 WARM_UP = 3  # steps before the capture: kernels are compiled, state and memory are allocated
 
 log = logging.getLogger(__name__)
@@ -43,7 +44,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Window:
-    """Batches on the device: ids (W, B, C), labels (W, B), weights (W, B) or none, Adam's numbers (W, 4), losses (W,)."""
+    """Batches on the device: `rows` are ids (W, B, C), labels (W, B) and, where there are any, weights (W, B).
+
+    `numbers` (W, 4) are Adam's, `losses` (W,) what the steps leave, `at` the place of the next.
+    """
 
     rows: list[Tensor]
     numbers: Tensor
@@ -75,7 +79,8 @@ class CapturedStep(Step):
     def __init__(self, model: Model, config: Config, total: int) -> None:
         super().__init__(model, config, total)
         self.capturable = _capturable(self)
-        self.compiled: Any = _compiled(self.objective) if self.settings.compile else self.objective
+        worth_it = self.settings.compile and self.capturable and total >= COMPILED_STEPS
+        self.compiled: Any = _compiled(self.objective) if worth_it else self.objective
         self.graph: torch.cuda.CUDAGraph | None = None
         self.side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         self.warm = 0
@@ -103,7 +108,8 @@ class CapturedStep(Step):
 
     def _loaded(self, part: Part, epoch: int, start: int) -> Iterator[tuple[Batch | list[Tensor], int]]:
         """Windows' worth of batches, ready to be put on the device; a batch of another size comes by itself."""
-        assert self.source is not None and self.window is not None
+        assert self.source is not None
+        assert self.window is not None
         size, settings = self.settings.batch_size, self.settings
         waiting: list[Any] = []
         for rows in rows_of_batches(part.rows, size, self.seed, epoch, start, settings.shuffle_rows):
@@ -119,7 +125,8 @@ class CapturedStep(Step):
 
     def _fill(self, loaded: list[Tensor], count: int) -> None:
         """The next batches into the window; its losses are on their way to the host before they are overwritten."""
-        assert self.source is not None and self.window is not None
+        assert self.source is not None
+        assert self.window is not None
         self._fetch()
         self.source.put(loaded, [values[:count].flatten(0, 1) for values in self.window.rows])
         self.window.at.zero_()
@@ -140,7 +147,8 @@ class CapturedStep(Step):
         return self._arrived(wait=True)
 
     def _set_numbers(self, first: int, count: int) -> None:
-        assert self.window is not None and isinstance(self.optimizer, Adam)
+        assert self.window is not None
+        assert isinstance(self.optimizer, Adam)
         (group,) = self.optimizer.param_groups
         done = group["step"]
         numbers = [self.optimizer.numbers(group, done + i + 1, self._rate(first + i)) for i in range(count)]
@@ -213,7 +221,8 @@ class CapturedStep(Step):
         return self.model.lookup(ids), labels, weights[0] if weights else None
 
     def _update(self, loss: Tensor) -> None:
-        assert self.window is not None and isinstance(self.optimizer, Adam)
+        assert self.window is not None
+        assert isinstance(self.optimizer, Adam)
         self.window.losses.index_copy_(0, self.window.at, loss.reshape(1))
         self.optimizer.captured = self.window.now(self.window.numbers)
         self.optimizer.step()
@@ -222,7 +231,8 @@ class CapturedStep(Step):
 
     def stages(self, times: int = 50) -> dict[str, float]:
         """Seconds of each stage, for whoever measures, after the last step: how much longer a graph takes with it."""
-        assert self.window is not None and self.graph is not None
+        assert self.window is not None
+        assert self.graph is not None
         window = self.window
         parts: list[Any] = [
             lambda: [window.now(values) for values in window.rows],
@@ -235,7 +245,7 @@ class CapturedStep(Step):
             with torch.cuda.graph(graphs[-1], stream=self.side):
                 part()
         passed = [0.0] + [self._time_of(graph, times) for graph in (*graphs, self.graph)]
-        return {name: later - before for name, before, later in zip(STAGES, passed, passed[1:], strict=True)}
+        return {name: later - before for name, before, later in zip(STAGES, passed[:-1], passed[1:], strict=True)}
 
     def _time_of(self, graph: torch.cuda.CUDAGraph, times: int) -> float:
         assert self.window is not None
