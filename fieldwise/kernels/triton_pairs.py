@@ -57,7 +57,7 @@ def sum_sides(sides: Tensor, like: Tensor) -> Tensor:
 @cache
 def _places(fields: int, device: torch.device) -> Tensor:
     """Pair number * 2 + side for each field and each of its partners (F, F-1)."""
-    number = {}
+    number: dict[tuple[int, int], int] = {}
     for i in range(fields):
         for j in range(i + 1, fields):
             number[i, j] = len(number)

@@ -48,7 +48,7 @@ class Rows(torch.autograd.Function):
         return found
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor]:
         (places,) = ctx.saved_tensors
         values = grad.reshape(-1, ctx.shape[1])
         with torch.sparse.check_sparse_tensor_invariants(False):  # a check would ask the host

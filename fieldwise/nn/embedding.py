@@ -124,7 +124,7 @@ class Table(nn.Module):
         if gpu.takes(self.weight):
             from fieldwise.kernels.triton_rows import Rows
 
-            found: Tensor = Rows.apply(ids, self.offsets, self.weight)
+            found: Tensor = Rows.apply(ids, self.offsets, self.weight)  # type: ignore[no-untyped-call]
             return found
         return functional.embedding(ids + self.offsets, self.weight, sparse=True)
 

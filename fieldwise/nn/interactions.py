@@ -288,8 +288,8 @@ class MicroNetwork(Pairwise):
 
     def forward(self, v: Tensor) -> Tensor:
         if self._fusible and gpu.fuses(v):
-            x = self.norms[1](self._two_layers(v))
-            return x.transpose(0, 1).flatten(1)
+            normal: Tensor = self.norms[1](self._two_layers(v))
+            return normal.transpose(0, 1).flatten(1)
         p, q = self.sides(v)
         x = torch.cat([p, q, self.both(p, q)] if self.product else [p, q], dim=2)
         for layer, (weight, bias, norm) in enumerate(zip(self.weights, self.biases, self.norms, strict=True)):

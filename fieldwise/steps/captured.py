@@ -167,11 +167,12 @@ class CapturedStep(Step):
         elif self.warm < WARM_UP:
             self._on_the_side(self._plainly)
             self.warm += 1
-        elif self._on_the_side(self._capture):
-            assert self.graph is not None
-            self.graph.replay()
         else:
-            self._plainly()
+            graph = self._on_the_side(self._capture)
+            if graph is None:
+                self._plainly()
+            else:
+                graph.replay()
 
     def _on_the_side(self, action: Any) -> Any:
         """A capture needs a stream of its own, and memory that was first used there."""
@@ -194,8 +195,8 @@ class CapturedStep(Step):
             total = self._gradients()
         self._update(total)
 
-    def _capture(self) -> bool:
-        """Whether the step is now a graph; it has not run yet."""
+    def _capture(self) -> torch.cuda.CUDAGraph | None:
+        """The step as a graph, which has not run yet; None if it cannot be one."""
         (group,) = self.optimizer.param_groups
         before, graph = group["step"], torch.cuda.CUDAGraph()
         try:
@@ -204,9 +205,9 @@ class CapturedStep(Step):
         except Exception as error:  # as can a capture, by an operation that asks the host
             log.warning("train.graph: this step runs without a graph: %s", _first_line(error))
             group["step"], self.warm = before, -(2**62)
-            return False
+            return None
         self.graph = graph
-        return True
+        return graph
 
     def _gradients(self) -> Tensor:
         """Looks up, scores, goes back; returns the loss."""
@@ -257,7 +258,8 @@ class CapturedStep(Step):
             graph.replay()
         ended.record()
         torch.cuda.synchronize()
-        return began.elapsed_time(ended) / 1000 / min(times, len(self.window.losses) - 1)
+        milliseconds: float = began.elapsed_time(ended)
+        return milliseconds / 1000 / min(times, len(self.window.losses) - 1)
 
     def _fetch(self) -> None:
         """Sends the losses of the steps so far to the host, without waiting for them."""
