@@ -91,7 +91,7 @@ def adam_error(dim: int, device: torch.device) -> float:
 def part_errors(
     make: Callable[[], nn.Module], precision: str, device: torch.device, fields: int = FIELDS, rows: int = 512
 ) -> dict[str, float]:
-    """Errors of an interaction's features, of the vectors' gradients (the median row's), of the weights' (the worst's)."""
+    """Errors of an interaction's features, of the vectors' gradients (the median row's), and of the worst weights'."""
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     fast, slow = make().to(device), make().to(device).double()
     with torch.no_grad():

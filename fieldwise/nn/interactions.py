@@ -360,7 +360,7 @@ class AttentionPool(Pairwise):
 
     def forward(self, v: Tensor) -> Tensor:
         products = v[:, self.first] * v[:, self.second]
-        weights = self.dropout(self.attention(products))
+        weights: Tensor = self.dropout(self.attention(products))
         if products.is_cuda:
             pooled = (weights[:, :, None] * products).sum(dim=1)
         else:

@@ -226,8 +226,10 @@ class CapturedStep(Step):
         assert isinstance(self.optimizer, Adam)
         self.window.losses.index_copy_(0, self.window.at, loss.reshape(1))
         self.optimizer.captured = self.window.now(self.window.numbers)
-        self.optimizer.step()
-        self.optimizer.captured = None
+        try:
+            self.optimizer.step()
+        finally:
+            self.optimizer.captured = None
         self.window.at.add_(1)
 
     def stages(self, times: int = 50) -> dict[str, float]:
