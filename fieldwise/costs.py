@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from fieldwise.data.schema import Layout
+from fieldwise.nn.embedding import Embedding
 from fieldwise.nn.model import Model
 from fieldwise.optim import RowOptimizer
 
@@ -38,11 +39,17 @@ class Arithmetic(TorchDispatchMode):
 def flops_per_row(model: Model, layout: Layout, rows: int = 32) -> dict[str, float]:
     """Floating-point operations of one row, forward and backward, in matrix products and in all else.
 
-    `model` is a small one of the same shape: how many categories there are changes nothing.
+    `model` may be a small one of the same shape: how many categories there are changes nothing. It goes the plain way,
+    for nothing is really computed: only shapes are followed.
     """
-    ids = torch.randint(0, min(layout.sizes), (rows, layout.columns))
+    model = model.to("meta")
+    found = {}
+    if model.linear is not None:
+        found["linear"] = torch.zeros(rows, layout.fields, 1, device="meta", requires_grad=True)
+    if isinstance(model.embedding, Embedding):
+        found["vectors"] = torch.zeros(rows, layout.fields, model.embedding.dim, device="meta", requires_grad=True)
     with Arithmetic() as count:
-        model(ids).sum().backward()
+        model.combine(found).sum().backward()
     return {"products": count.products / rows, "others": count.others / rows}
 
 

@@ -9,7 +9,7 @@ import fieldwise
 
 PACKAGE = Path(fieldwise.__file__).parent
 FLOORS = [
-    {"errors", "toml", "files"},
+    {"errors", "toml", "files", "memory"},
     {"predictions"},
     {"config", "options"},
     {"data"},

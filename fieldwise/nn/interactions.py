@@ -18,6 +18,7 @@ from fieldwise.nn.classifiers import affine, check_dropout, check_sizes
 from fieldwise.nn.embedding import Packed
 from fieldwise.nn.initial import xavier_
 from fieldwise.nn.norms import EPSILON, PairNorm, activation, pair_norm
+from fieldwise.nn.products import KernelProducts, PairProducts, narrowed, pays
 
 
 def pairs(fields: int) -> tuple[Tensor, Tensor]:
@@ -196,8 +197,15 @@ class KernelProduct(Pairwise):
 
             products: Tensor = kernel_products(*map(gpu.computed, (v, self.kernel())), self.first, self.second)
             return products.T
-        p, q = self.sides(v)
         kernel = self.kernel()
+        if self.kind == "mat" and pays(v):
+            fast: Tensor = KernelProducts.apply(*narrowed(v, kernel))  # type: ignore[no-untyped-call]
+            return fast
+        return self.plain(v, kernel)
+
+    def plain(self, v: Tensor, kernel: Tensor) -> Tensor:
+        """Pair by pair, what the faster way equals."""
+        p, q = self.sides(v)
         projected = torch.bmm(p, kernel) if self.kind == "mat" else p * kernel
         return (projected * q).sum(dim=2).T
 
@@ -351,6 +359,13 @@ class AttentionPool(Pairwise):
         self.projection = nn.Parameter(torch.ones(dim)) if project else None
         self.dropout = nn.Dropout(dropout)
 
+    def products(self, v: Tensor) -> Tensor:
+        """v_i * v_j of all pairs: (B, P, D)."""
+        if pays(v):
+            fast: Tensor = PairProducts.apply(v)  # type: ignore[no-untyped-call]
+            return fast
+        return v.index_select(1, self.first) * v.index_select(1, self.second)
+
     def attention(self, products: Tensor) -> Tensor:
         """The weight of each pair: (B, P, D) -> (B, P), summing to 1."""
         hidden = torch.relu(self.attend(products))
@@ -359,7 +374,7 @@ class AttentionPool(Pairwise):
         return torch.softmax(scores / self.temperature, dim=1)
 
     def forward(self, v: Tensor) -> Tensor:
-        products = v[:, self.first] * v[:, self.second]
+        products = self.products(v)
         weights: Tensor = self.dropout(self.attention(products))
         if products.is_cuda:
             pooled = (weights[:, :, None] * products).sum(dim=1)

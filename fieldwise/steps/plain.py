@@ -14,6 +14,7 @@ from fieldwise.config import Config
 from fieldwise.data.batches import Batch, batches
 from fieldwise.data.dataset import Part
 from fieldwise.errors import ConfigError, TrainingError
+from fieldwise.memory import keep_freed_memory
 from fieldwise.nn.embedding import Table
 from fieldwise.nn.model import Model
 from fieldwise.optim import RowOptimizer, clip, learning_rate, make_optimizer, set_learning_rate
@@ -31,6 +32,8 @@ class Step:
     def __init__(self, model: Model, config: Config, total: int) -> None:
         self.model, self.settings, self.seed, self.total = model, config.train, config.seed, total
         self.device = next(model.parameters()).device
+        if self.device.type == "cpu":
+            keep_freed_memory()
         self.penalised = penalised(model, config)
         self.optimizer = optimizer_of(config, model)
         self.passed: Callable[[str], None] = lambda stage: None

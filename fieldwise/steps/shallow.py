@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fieldwise.config import Config
 from fieldwise.data.batches import Batch
 from fieldwise.kernels import rows
 from fieldwise.nn.classifiers import Sum
-from fieldwise.nn.embedding import Embedding, Table
+from fieldwise.nn.embedding import Embedding
 from fieldwise.nn.interactions import FieldAwareProduct, PairSum
 from fieldwise.nn.model import Branch, Model
 from fieldwise.optim import FTRL, AdaGrad, Adam, RowOptimizer
@@ -21,6 +22,7 @@ from fieldwise.steps.plain import Step, tables
 
 # Rows that are worth a thread of their own.
 ROWS_PER_THREAD = 250
+LINE = 64  # bytes that memory gives at once
 
 
 class ShallowStep(Step):
@@ -38,36 +40,35 @@ class ShallowStep(Step):
             and not settings.clip
             and not settings.l2_full
             and _has_shallow_parts(model)
-            and rows.available(*(table.weight for table in tables(model)))
+            and rows.available(*(table.weight.detach()[:1] for table in tables(model)))
         )
 
     def __init__(self, model: Model, config: Config, total: int) -> None:
         super().__init__(model, config, total)
-        self.vectors = model.embedding.tables[0] if isinstance(model.embedding, Embedding) else None
-        self.linear = model.linear.weights if model.linear is not None else None
         interaction = model.branches[0].interaction if len(model.branches) else None
         self.product = interaction if isinstance(interaction, FieldAwareProduct) else None
+        self.memory = SideBySide(model, self.optimizer)
         layout = tables(model)[0].layout
         self.offsets = np.array(layout.offsets)
         self.seen = np.zeros(layout.rows, dtype=np.int32)
-        dim = self.vectors.weight.shape[1] if isinstance(self.vectors, Table) else 0
-        self.dim = dim
-        self.slots = Slots(0, 0, layout.fields, dim, tables(model)[0].weight.dtype)
+        self.slots = Slots(0, 0, layout.fields, self.memory)
 
     def __call__(self, batch: Batch, number: int) -> float:
         from fieldwise.kernels import shallow as loops
 
         shallow: Any = loops
         self._set_rate(number)
+        self.memory.hold()
         count, fields = batch.ids.shape
         threads = max(1, min(torch.get_num_threads(), count // ROWS_PER_THREAD))
-        if not self.slots.suit(count, threads):
-            self.slots = Slots(count, threads, fields, self.dim, self.slots.dtype)
-        slots, kind = self.slots, _kind(self.optimizer)
+        if (self.slots.count, self.slots.threads) != (count, threads):
+            self.slots = Slots(count, threads, fields, self.memory)
+        slots, memory, kind = self.slots, self.memory, _kind(self.optimizer)
         shares = np.full(count, 1 / count) if batch.weights is None else batch.weights.astype(np.float64) / count
         bias = self.model.bias
-        vectors, linear = self._arrays(self.vectors), self._arrays(self.linear)
-        numbers, powers, l2 = _numbers(self.optimizer), _powers(self.optimizer), self.row_penalty(count)
+        shape = memory.dim, memory.linear, kind
+        table = memory.table, memory.clock, _numbers(self.optimizer), _powers(self.optimizer)
+        l2, start = self.row_penalty(count), 0.0 if bias is None else float(bias.detach())
         scale, minus = (self.product.scale, 0.0) if self.product else (1.0, 1.0)
         self.passed("data")
 
@@ -76,18 +77,14 @@ class ShallowStep(Step):
 
         def walk(low: int, high: int, thread: int) -> tuple[float, float]:
             kernel = shallow.ffm_rows if self.product else shallow.fm_rows
-            start = 0.0 if bias is None else float(bias.detach())
+            data = batch.ids, self.offsets, slots.of, batch.labels, shares, low, high
             found: tuple[float, float] = kernel(
-                self.dim, kind, batch.ids, self.offsets, slots.of, batch.labels, shares, low, high, start, scale, l2,
-                *vectors, *linear, numbers, powers, slots.sums[thread], slots.totals[thread],
-            )  # fmt: skip
+                *shape, *data, start, scale, l2, *table, slots.sums[thread], slots.totals[thread]
+            )
             return found
 
         def repeated(low: int, high: int, thread: int) -> None:
-            shallow.repeated(
-                self.dim, kind, low, high, slots.rows, slots.used, minus, l2, *vectors, *linear, numbers, powers,
-                slots.sums, slots.totals,
-            )  # fmt: skip
+            shallow.repeated(*shape, low, high, slots.rows, slots.used, minus, l2, *table, slots.sums, slots.totals)
 
         _on_threads(group, fields, threads)
         found = _on_threads(walk, count, threads)
@@ -100,35 +97,67 @@ class ShallowStep(Step):
         self.passed("optimiser")
         return loss
 
-    def _arrays(self, table: Any) -> tuple[NDArray[Any], ...]:
-        """A table as the kernels take it, flat: weights, two states, last steps."""
-        if table is None:
-            nothing = np.empty((0, 0), _NUMPY[self.slots.dtype])
-            return nothing, nothing, nothing, np.empty(0, np.int32)
-        group = self.optimizer.param_groups[0]
-        state = self.optimizer._state(group, table.weight, last=self.optimizer.decays)
-        one, two = state[self.optimizer.names[0]], state[self.optimizer.names[-1]]
-        last = state["last"].numpy() if self.optimizer.decays else np.empty(0, np.int32)
-        return *(tensor.detach().numpy() for tensor in (table.weight, one, two)), last
+
+class SideBySide:
+    """The model's tables and the optimiser's state of them in one piece of memory, a category's numbers side by side.
+
+    The weights and states themselves become views of it: whoever reads, copies or loads them sees no difference.
+    """
+
+    def __init__(self, model: Model, optimizer: RowOptimizer) -> None:
+        self.optimizer = optimizer
+        vectors: list[Any] = [model.embedding.tables[0].weight] if isinstance(model.embedding, Embedding) else []
+        linear: list[Any] = [model.linear.weights.weight] if model.linear is not None else []
+        self.weights = vectors + linear
+        self.dim, self.linear = sum(weight.shape[1] for weight in vectors), len(linear)
+        first: Tensor = self.weights[0]
+        wide, self.dtype = self.dim + self.linear, first.dtype
+        numbers = wide * (1 + len(optimizer.names)) + int(optimizer.decays)
+        line = LINE // first.element_size()
+        # A row that does not fill a line shares it with whole others; a longer one begins a line.
+        stride = -(-numbers // line) * line if numbers > line else 1 << (numbers - 1).bit_length()
+        memory = torch.zeros(len(first), stride, dtype=first.dtype)
+        self.memory, self.table = memory, memory.numpy()
+        self.clock = memory.view(torch.int32).numpy()
+        # Where a double holds the clock, its first half does.
+        self.views: list[dict[str, Tensor]] = []
+        start = 0
+        for weight in self.weights:
+            width = weight.shape[1]
+            parts = ["weight", *optimizer.names]
+            views = {name: memory[:, n * wide + start : n * wide + start + width] for n, name in enumerate(parts)}
+            if optimizer.decays:
+                views["last"] = memory.view(torch.int32)[:, -1]
+            self.views.append(views)
+            start += width
+        self.hold()
+
+    def hold(self) -> None:
+        """Takes in what others put in the place of a view: a loaded state, weights that were moved."""
+        for weight, views in zip(self.weights, self.views, strict=True):
+            if weight.data_ptr() != views["weight"].data_ptr():
+                views["weight"].copy_(weight.detach())
+                weight.data = views["weight"]
+            state = self.optimizer.state[weight]
+            for name, view in views.items():
+                if name == "weight" or (name in state and state[name].data_ptr() == view.data_ptr()):
+                    continue
+                if name in state:
+                    view.copy_(state[name])
+                state[name] = view
 
 
 class Slots:
     """Room for the rows that occur more than once in a batch: which they are, and their gradients of each thread."""
 
-    def __init__(self, count: int, threads: int, fields: int, dim: int, dtype: torch.dtype) -> None:
-        self.count, self.threads, self.dtype = count, threads, dtype
-        most = count // 2
+    def __init__(self, count: int, threads: int, fields: int, memory: SideBySide) -> None:
+        self.count, self.threads = count, threads
+        most, kind = count // 2, memory.table.dtype
         self.of = np.empty((count, fields), np.int32)
         self.rows = np.empty((fields, most), np.int64)
         self.used = np.zeros(fields, np.int64)
-        self.sums = np.zeros((threads, fields, most, dim), _NUMPY[dtype])
-        self.totals = np.zeros((threads, fields, most, 2), _NUMPY[dtype])
-
-    def suit(self, count: int, threads: int) -> bool:
-        return (self.count, self.threads) == (count, threads)
-
-
-_NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
+        self.sums = np.zeros((threads, fields, most, memory.dim), kind)
+        self.totals = np.zeros((threads, fields, most, 2), kind)
 
 
 def _has_shallow_parts(model: Model) -> bool:
@@ -146,7 +175,9 @@ def _has_shallow_parts(model: Model) -> bool:
 def _kind(optimizer: RowOptimizer) -> int:
     from fieldwise.kernels import shallow
 
-    return {Adam: shallow.ADAM, AdaGrad: shallow.ADAGRAD, FTRL: shallow.FTRL}[type(optimizer)]
+    if isinstance(optimizer, Adam):
+        return shallow.ADAM if optimizer.decays else shallow.LAZY_ADAM
+    return shallow.ADAGRAD if isinstance(optimizer, AdaGrad) else shallow.FTRL
 
 
 def _numbers(optimizer: RowOptimizer) -> tuple[float, ...]:
@@ -157,6 +188,7 @@ def _numbers(optimizer: RowOptimizer) -> tuple[float, ...]:
         return step, *map(float, group["betas"]), *optimizer.rate_and_eps({**group, "step": group["step"] + 1})
     if isinstance(optimizer, AdaGrad):
         return step, group["initial"], 0.0, group["lr"], group["eps"]
+    assert isinstance(optimizer, FTRL)
     return step, group["l1"], group["l2"], group["lr"], group["beta"]
 
 
