@@ -26,7 +26,7 @@ from fieldwise.errors import ConfigError, unknown
 from fieldwise.models import build
 from fieldwise.nn.model import Model
 from fieldwise.scoring import device_of, score
-from fieldwise.steps import STAGES, Step, make_step
+from fieldwise.steps import STAGES, CapturedStep, Step, make_step
 
 FIELDS = 39
 WARM_UP = 4  # steps
@@ -98,15 +98,18 @@ def drawn_rows(layout: Layout, rows: int, seed: int) -> Part:
     return Part(ids.astype(np.int32), (random.random(rows) < 0.25).astype(np.uint8))
 
 
-def made_step(name: str, layout: Layout, setting: Setting) -> Step:
-    """The step of `train` for a model of this shape."""
+def made_step(
+    name: str, layout: Layout, setting: Setting, train: TrainSettings | None = None, total: int = 10**6
+) -> Step:
+    """The step of `train` for a model of this shape; `train` are other settings than the bench's."""
     model_name, options = SHAPES[name]
     torch.manual_seed(setting.seed)
-    model = build(model_name, layout, options)
+    with device_of(setting.device):  # a large table is filled there, and never on the host
+        model = build(model_name, layout, options)
     assert isinstance(model, Model)
-    config = Config(model_name, options, setting.train, setting.seed, setting.device)
+    config = Config(model_name, options, train or setting.train, setting.seed, setting.device)
     model.to(device_of(setting.device)).train()
-    return make_step(model, config, total=10**6)
+    return make_step(model, config, total)
 
 
 def measure(name: str, layout: Layout, part: Part, setting: Setting, most: dict[str, float]) -> dict[str, Any]:
@@ -115,11 +118,11 @@ def measure(name: str, layout: Layout, part: Part, setting: Setting, most: dict[
     device = device_of(setting.device)
     memory = PeakMemory(device)
     step = made_step(name, layout, setting)
-    clock, source = Clock(device), _forever(part, setting)
-    _steps(step, source, WARM_UP)
+    clock, source = Clock(device), _forever(step, part)
+    started, _ = clock.time(lambda: _steps(step, source, WARM_UP))
     count = setting.rows // setting.batch
     wall, processor = clock.time(lambda: _steps(step, source, count, first=WARM_UP))
-    stages = clock.split(step, source, max(3, count // 4), first=WARM_UP + count)
+    stages = _stages(step, part, setting, clock, count)
     scored, _ = clock.time(lambda: score(step.model, part.ids[: setting.rows]))
     peak = memory.read()
     small = Layout.of([2] * FIELDS)
@@ -145,7 +148,18 @@ def measure(name: str, layout: Layout, part: Part, setting: Setting, most: dict[
         "precision": setting.precision,
         "optimizer": setting.optimizer,
         "step": type(step).__name__,
+        "start_s": started,
     }
+
+
+def _stages(step: Step, part: Part, setting: Setting, clock: Clock, count: int) -> dict[str, float]:
+    """Seconds of each stage: of the graph's, where the step is one, and else of plain steps."""
+    if isinstance(step, CapturedStep) and step.graph is not None:
+        return step.stages()
+    source = itertools.chain.from_iterable(
+        batches(part, setting.batch, setting.seed, epoch) for epoch in itertools.count()
+    )
+    return clock.split(step, source, max(3, count // 4), first=WARM_UP + count)
 
 
 class Clock:
@@ -182,11 +196,12 @@ class Clock:
         return {stage: float(np.median(seconds)) if seconds else 0.0 for stage, seconds in found.items()}
 
 
-def _steps(step: Step, source: Iterator[Batch], count: int, first: int = 0) -> None:
+def _steps(step: Step, source: Iterator[Any], count: int, first: int = 0) -> None:
     for number in range(first, first + count):
-        step(next(source), number)
+        step.run(next(source), number)
+    step.flush()
 
 
-def _forever(part: Part, setting: Setting) -> Iterator[Batch]:
+def _forever(step: Step, part: Part) -> Iterator[Any]:
     for epoch in itertools.count():
-        yield from batches(part, setting.batch, setting.seed, epoch)
+        yield from step.batches(part, epoch)

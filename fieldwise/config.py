@@ -62,6 +62,8 @@ class TrainSettings:
     continue_from: str = ""
     calibration: str = "platt"
     precision: str = "float32"
+    graph: bool = True
+    compile: bool = True
     shuffle_rows: int = 4_000_000
     evaluations: int = 2
     checkpoint_minutes: float = 5.0

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from fieldwise import bundle, checkpoint
 from fieldwise.boosting import Boosting
 from fieldwise.config import Config, TrainSettings
-from fieldwise.data.batches import batches, steps_per_epoch
+from fieldwise.data.batches import steps_per_epoch
 from fieldwise.data.dataset import Dataset
 from fieldwise.data.encoder import Encoder
 from fieldwise.errors import BundleError, ConfigError
@@ -111,7 +111,7 @@ class Network(Run):
         self.device = device_of(config.device)
         self.model = model.to(self.device)
         _start(self.model, config.train, dataset)
-        self.steps = steps_per_epoch(dataset.parts["train"].rows, size)
+        self.steps = steps_per_epoch(rows, settled.batch_size)
         self.step = make_step(self.model, config, config.train.epochs * self.steps)
         self.optimizer = self.step.optimizer
         self.origin = origin
@@ -133,21 +133,31 @@ class Network(Run):
         evaluate_every = max(1, self.steps // settings.evaluations)
         log_every = max(1, self.steps // LOGS_PER_EPOCH)
         began = saved = time.monotonic()
+        unseen = 0  # rows that `progress` has not heard of
         self.model.train()
         while self.at["step"] < settings.epochs * self.steps and not self.at["stopped"]:
             epoch, start = divmod(self.at["step"], self.steps)
-            shuffled = batches(self.part, settings.batch_size, self.config.seed, epoch, start, settings.shuffle_rows)
-            for batch in shuffled:
-                loss = self.step(batch, self.at["step"])
+            for batch in self.step.batches(self.part, epoch, start):
+                losses = self.step.run(batch, self.at["step"])
                 self.at["step"] += 1
+                unseen += batch.rows
                 if self.average:
                     self.average.follow(self.at["step"])
                 within = self.at["step"] - epoch * self.steps
-                self.at["losses"].append(loss)
-                progress.step(len(batch.labels), loss, epoch + 1)
-                if within % log_every == 0 or within == self.steps:
+                logs = within % log_every == 0 or within == self.steps
+                evaluates = within == self.steps or (
+                    within % evaluate_every == 0 and within + evaluate_every <= self.steps
+                )
+                saves = time.monotonic() - saved > 60 * settings.checkpoint_minutes
+                if logs or evaluates or saves:
+                    losses += self.step.flush()
+                if losses:
+                    self.at["losses"] += losses
+                    progress.step(unseen, losses[-1], epoch + 1)
+                    unseen = 0
+                if logs:
                     self._log_loss(epoch + 1, time.monotonic() - began)
-                if (within % evaluate_every == 0 and within + evaluate_every <= self.steps) or within == self.steps:
+                if evaluates:
                     self.at["seconds"] += time.monotonic() - began
                     progress.evaluated(self._evaluate(epoch + 1))
                     began = time.monotonic()
@@ -155,7 +165,7 @@ class Network(Run):
                     saved = began
                     if self.at["stopped"]:
                         break
-                elif time.monotonic() - saved > 60 * settings.checkpoint_minutes:
+                elif saves:
                     self.at["seconds"] += time.monotonic() - began
                     self._checkpoint()
                     began = saved = time.monotonic()

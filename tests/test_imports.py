@@ -28,7 +28,7 @@ FLOORS = [
     {"jobs"},
     {"report", "console"},
     {"ceilings", "costs"},
-    {"compare", "tune", "bench", "demo", "studies", "serve"},
+    {"compare", "tune", "bench", "checks", "demo", "studies", "serve"},
     {"online"},
     {"commands"},
     {"cli"},

@@ -25,6 +25,7 @@ def bench(
     precision: Annotated[str, typer.Option(help="float32 or bf16.")] = "float32",
     optimizer: Annotated[str, typer.Option(help="adam, adagrad, ftrl or sgd.")] = "adam",
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "cpu",
+    check: Annotated[bool, typer.Option("--check", help="Check the fast paths instead of timing them.")] = False,
     json: Json = False,
 ) -> None:
     """Measure training on drawn rows of 39 fields: rows/s, parts of a step, memory, shares of the machine's ceilings.
@@ -36,6 +37,9 @@ def bench(
     names = listed(models)
     names = tuple(name for each in names for name in (room.SHAPES if each == "all" else (each,)))
     setting = room.Setting(device, rows, batch, precision, optimizer)
+    if check:
+        _check(names, setting, json)
+        return
     found = room.run(names, [_categories(text) for text in listed(vocab)], setting)
     facts = next(found)
     if json:
@@ -48,6 +52,22 @@ def bench(
     say(HEAD)
     for row in found:
         say(_line(row))
+
+
+def _check(names: tuple[str, ...], setting: Any, json: bool) -> None:
+    """Each fast path beside plain PyTorch in float64; exit code 1 if one is further off than it may be."""
+    from fieldwise.checks import as_json, checks
+
+    done = []
+    for found in checks(names, setting):
+        done.append(found)
+        if not json:
+            verdict = "right" if found.right else "WRONG"
+            say(f"{verdict}  {found.found:8.1e}  at most {found.limit:.0e}  {found.precision:8} {found.what}")
+    if json:
+        print_json({"checks": [as_json(each) for each in done]})
+    if not all(each.right for each in done):
+        raise typer.Exit(1)
 
 
 def _categories(text: str) -> int:

@@ -19,27 +19,39 @@ class Batch:
     labels: NDArray[np.float32]
     weights: NDArray[np.float32] | None
 
+    @property
+    def rows(self) -> int:
+        return len(self.labels)
+
 
 def batches(
     part: Part, batch_size: int, seed: int, epoch: int, start: int = 0, shuffle_rows: int = 4_000_000
 ) -> Iterator[Batch]:
-    """One epoch's batches from number `start` on; the last has half to one and a half times as many rows.
+    """One epoch's batches from number `start` on; the last has half to one and a half times as many rows."""
+    for rows in rows_of_batches(part.rows, batch_size, seed, epoch, start, shuffle_rows):
+        yield take(part, rows)
+
+
+def rows_of_batches(
+    rows: int, batch_size: int, seed: int, epoch: int, start: int = 0, shuffle_rows: int = 4_000_000
+) -> Iterator[NDArray[np.int64]]:
+    """The numbers of the rows of each batch.
 
     Parts of up to `shuffle_rows` rows are shuffled globally. Larger ones are cut into blocks of that many
     rows, which come in a random order and are shuffled within, so that the disk is read in long stretches.
     """
     waiting = np.empty(0, dtype=np.int64)
-    number, last = 0, steps_per_epoch(part.rows, batch_size) - 1
-    for block in _orders(part.rows, seed, epoch, shuffle_rows):
+    number, last = 0, steps_per_epoch(rows, batch_size) - 1
+    for block in _orders(rows, seed, epoch, shuffle_rows):
         waiting = np.concatenate([waiting, block])
         whole = min(len(waiting) // batch_size, last - number)
         for place in range(whole):
             if number >= start:
-                yield _take(part, waiting[place * batch_size : (place + 1) * batch_size])
+                yield waiting[place * batch_size : (place + 1) * batch_size]
             number += 1
         waiting = waiting[whole * batch_size :]
     if len(waiting) and number >= start:
-        yield _take(part, waiting)
+        yield waiting
 
 
 def steps_per_epoch(rows: int, batch_size: int) -> int:
@@ -57,6 +69,7 @@ def _orders(rows: int, seed: int, epoch: int, shuffle_rows: int) -> Iterator[NDA
         yield first + random.permutation(min(shuffle_rows, rows - first))
 
 
-def _take(part: Part, rows: NDArray[np.int64] | slice) -> Batch:
+def take(part: Part, rows: NDArray[np.int64]) -> Batch:
+    """These rows as a batch."""
     weights = None if part.weights is None else np.array(part.weights[rows])
     return Batch(np.array(part.ids[rows]), part.labels[rows].astype(np.float32), weights)

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from fieldwise.data.schema import Layout
 from fieldwise.errors import ConfigError
+from fieldwise.kernels import gpu
 from fieldwise.nn.initial import embedding_
 
 
@@ -107,17 +108,25 @@ class Table(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         if not self.layout.has_sets:
-            return functional.embedding(ids + self.offsets, self.weight, sparse=True)
+            return self._rows(ids)
         columns = ids.split([run.fields * run.width for run in self.runs], dim=1)
         asked = [run.members(own, self.weight.dtype) for run, own in zip(self.runs, columns, strict=True)]
-        rows = torch.cat([found for found, _ in asked], dim=1) + self.offsets
-        members = functional.embedding(rows, self.weight, sparse=True)
+        members = self._rows(torch.cat([found for found, _ in asked], dim=1))
         parts = members.split([found.shape[1] for found, _ in asked], dim=1)
         means = [
             part if run.width == 1 else (part.unflatten(1, shares.shape[1:]) * shares[..., None]).sum(dim=2)
             for run, part, (_, shares) in zip(self.runs, parts, asked, strict=True)
         ]
         return torch.cat(means, dim=1)
+
+    def _rows(self, ids: Tensor) -> Tensor:
+        """A row for each id (B, n), counted from its field's first: (B, n, D)."""
+        if gpu.takes(self.weight):
+            from fieldwise.kernels.triton_rows import Rows
+
+            found: Tensor = Rows.apply(ids, self.offsets, self.weight)  # type: ignore[no-untyped-call]
+            return found
+        return functional.embedding(ids + self.offsets, self.weight, sparse=True)
 
 
 class Embedding(nn.Module):

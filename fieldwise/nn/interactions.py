@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from fieldwise.errors import ConfigError, unknown
+from fieldwise.kernels import gpu
 from fieldwise.nn.classifiers import affine, check_dropout, check_sizes
 from fieldwise.nn.embedding import Packed
 from fieldwise.nn.initial import xavier_
-from fieldwise.nn.norms import EPSILON, activation, pair_norm
+from fieldwise.nn.norms import EPSILON, PairNorm, activation, pair_norm
 from fieldwise.nn.products import KernelProducts, PairProducts, narrowed, pays
 
 
@@ -191,6 +192,11 @@ class KernelProduct(Pairwise):
         self.kernel = weights(start, mask)
 
     def forward(self, v: Tensor) -> Tensor:
+        if self.kind == "mat" and gpu.fuses(v) and isinstance(self.kernel, Plain):
+            from fieldwise.kernels.triton_kernels import kernel_products
+
+            products: Tensor = kernel_products(*map(gpu.computed, (v, self.kernel())), self.first, self.second)
+            return products.T
         kernel = self.kernel()
         if self.kind == "mat" and pays(v):
             fast: Tensor = KernelProducts.apply(*narrowed(v, kernel))  # type: ignore[no-untyped-call]
@@ -289,13 +295,37 @@ class MicroNetwork(Pairwise):
         self.width = self.pairs * widths[-1]
 
     def forward(self, v: Tensor) -> Tensor:
+        if self._fusible and gpu.fuses(v):
+            normal: Tensor = self.norms[1](self._two_layers(v))
+            return normal.transpose(0, 1).flatten(1)
         p, q = self.sides(v)
-        x = torch.cat([p, q, p * q] if self.product else [p, q], dim=2)
+        x = torch.cat([p, q, self.both(p, q)] if self.product else [p, q], dim=2)
         for layer, (weight, bias, norm) in enumerate(zip(self.weights, self.biases, self.norms, strict=True)):
             x = norm(torch.baddbmm(bias, x, weight()))
             if layer + 1 < len(self.weights):
                 x = self.activation(x)
         return x.transpose(0, 1).flatten(1)
+
+    def both(self, p: Tensor, q: Tensor) -> Tensor:
+        """The third input."""
+        return p * q
+
+    @property
+    def _fusible(self) -> bool:
+        """Whether a GPU's kernel knows these layers."""
+        norm = self.norms[0]
+        known = isinstance(norm, PairNorm) and not norm.alone and isinstance(self.activation, nn.ReLU)
+        return known and len(self.weights) == 2 and isinstance(self.weights[0], Plain)
+
+    def _two_layers(self, v: Tensor) -> Tensor:
+        """As `forward` up to the last norm: (P, B, widths[-1])."""
+        from fieldwise.kernels.triton_micro import micro
+
+        norm = self.norms[0]
+        inputs = gpu.computed(v), gpu.computed(self.weights[0]()), gpu.computed(self.biases[0])
+        outputs = gpu.computed(self.weights[1]()), gpu.computed(self.biases[1])
+        x: Tensor = micro(*inputs, norm.gain, norm.shift, *outputs, self.first, self.second)[0]
+        return x.transpose(0, 1)
 
 
 class AttentionPool(Pairwise):
@@ -338,13 +368,18 @@ class AttentionPool(Pairwise):
 
     def attention(self, products: Tensor) -> Tensor:
         """The weight of each pair: (B, P, D) -> (B, P), summing to 1."""
-        scores = torch.relu(self.attend(products)) @ self.score
+        hidden = torch.relu(self.attend(products))
+        # On a GPU a sum that its compiler fuses, instead of a product of matrices of one column; so too below.
+        scores = (hidden * self.score).sum(dim=2) if hidden.is_cuda else hidden @ self.score
         return torch.softmax(scores / self.temperature, dim=1)
 
     def forward(self, v: Tensor) -> Tensor:
         products = self.products(v)
-        weights = self.dropout(self.attention(products))
-        pooled = torch.bmm(weights[:, None, :], products).squeeze(1)
+        weights: Tensor = self.dropout(self.attention(products))
+        if products.is_cuda:
+            pooled = (weights[:, :, None] * products).sum(dim=1)
+        else:
+            pooled = torch.bmm(weights[:, None, :], products).squeeze(1)
         if self.projection is not None:
             pooled = pooled * self.projection
         return pooled.sum(dim=1, keepdim=True)
@@ -377,10 +412,19 @@ class Convolution(Interaction):
         x = v.transpose(1, 2)
         for convolution, kept in zip(self.convolutions, self.keep, strict=True):
             # Pooled before the ReLU, which changes no value: behind it, which of several zeros is kept is chance.
-            x = convolution(x)
+            x = _as_product(convolution, x) if x.is_cuda else convolution(x)
             if kept == 1:
                 x = x.amax(dim=2, keepdim=True)
             elif kept < x.shape[2]:
                 x = x.gather(2, x.topk(kept, dim=2).indices.sort(dim=2).values)
             x = torch.relu(x)
         return x.flatten(1)
+
+
+def _as_product(convolution: nn.Module, x: Tensor) -> Tensor:
+    """convolution(x), (B, C, L) -> (B, C', L'), as one product of matrices: a GPU's convolutions first move x about."""
+    weight: Tensor = convolution.weight  # type: ignore[assignment]
+    out, _, width = weight.shape
+    steps = x.shape[2] - width + 1
+    windows = torch.cat([x[:, :, t : t + steps] for t in range(width)], dim=1)
+    return (windows.transpose(1, 2) @ weight.transpose(1, 2).reshape(out, -1).T).transpose(1, 2)

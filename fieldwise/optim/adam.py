@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fieldwise.errors import ConfigError, unknown
-from fieldwise.kernels import rows
+from fieldwise.kernels import gpu, rows
 from fieldwise.optim.rows import Group, Orders, RowOptimizer, check, order_of, power
 
 EPS_MODES = ("textbook", "hat")
@@ -34,6 +34,8 @@ class Adam(RowOptimizer):
 
     names = ("mean", "square")
     settings = ("eps_mode", "sparse_mode")
+    captured: Tensor | None = None  # `numbers` on the device, for steps of a CUDA graph: the host knows them only once
+    _scratch: dict[tuple[Tensor, int], Any] | None = None
 
     def __init__(
         self,
@@ -63,6 +65,7 @@ class Adam(RowOptimizer):
         return self.sparse_mode != "dense"
 
     def update(self, group: Group, weights: Tensor, grad: Tensor, state: list[Tensor], gap: Tensor | None) -> None:
+        assert self.captured is None, "a captured step would repeat this one's numbers"
         (beta1, beta2), (mean, square) = group["betas"], state
         mean.mul_(beta1 if gap is None else power(beta1, gap, mean)).add_(grad, alpha=1 - beta1)
         square.mul_(beta2 if gap is None else power(beta2, gap, square)).addcmul_(grad, grad, value=1 - beta2)
@@ -74,7 +77,12 @@ class Adam(RowOptimizer):
         values = weight.grad._values()
         state = self._state(group, weight, last=self.decays)
         tables = weight, state["mean"], state["square"]
-        if weight.dim() != 2 or not len(values) or not rows.available(*tables, values):
+        if weight.dim() != 2 or not len(values):
+            return False
+        if gpu.takes(*tables, values):
+            self._update_on_gpu(group, weight, state)
+            return True
+        if not rows.available(*tables, values):
             return False
         rate, eps = self.rate_and_eps(group)
         rows.adam_rows(
@@ -89,6 +97,21 @@ class Adam(RowOptimizer):
         )
         return True
 
+    def _update_on_gpu(self, group: Group, weight: Tensor, state: dict[str, Tensor]) -> None:
+        from fieldwise.kernels import triton_adam
+
+        assert weight.grad is not None
+        ids, values = weight.grad._indices()[0], weight.grad._values()
+        tables = triton_adam.Tables(weight, state["mean"], state["square"], state["last"] if self.decays else None)
+        self._scratch = self._scratch or {}
+        key = weight, len(values)
+        if key not in self._scratch:
+            self._scratch[key] = triton_adam.Scratch.of(weight, values, group["betas"])
+        numbers = self.captured
+        if numbers is None:
+            numbers = torch.tensor(self.numbers(group, group["step"], group["lr"]), device=weight.device)
+        triton_adam.adam_rows(tables, ids, values, numbers, group["betas"], self._scratch[key])
+
     def update_all(self, group: Group, weights: list[Tensor], grads: list[Tensor], states: list[list[Tensor]]) -> None:
         # torch's kernel is one pass over memory instead of eight, but looks neither at strides nor at dtypes.
         kinds = {(tensor.dtype, tensor.device, tensor.is_contiguous()) for tensor in weights + grads}
@@ -96,17 +119,28 @@ class Adam(RowOptimizer):
             super().update_all(group, weights, grads, states)
             return
         (beta1, beta2), (means, squares) = group["betas"], zip(*states, strict=True)
-        steps = [torch.full((), group["step"], dtype=torch.float32, device=weights[0].device)] * len(weights)
-        options: dict[str, Any] = {"lr": group["lr"], "beta1": beta1, "beta2": beta2, "weight_decay": 0.0}
-        options |= {"eps": self._root_and_eps(group)[1], "amsgrad": False, "maximize": False}
-        torch._fused_adam_(weights, grads, means, squares, [], steps, **options)
+        step, lr = torch.full((), group["step"], dtype=torch.float32, device=weights[0].device), group["lr"]
+        if self.captured is not None:
+            step, lr = self.captured[0], self.captured[1]
+        options: dict[str, Any] = {"lr": lr, "beta1": beta1, "beta2": beta2, "weight_decay": 0.0}
+        options |= {"eps": self._root_and_eps(group, group["step"])[1], "amsgrad": False, "maximize": False}
+        torch._fused_adam_(weights, grads, means, squares, [], [step] * len(weights), **options)
+
+    def can_be_captured(self, group: Group) -> bool:
+        """Whether all numbers of a step that change can come from `captured`, and no shape depends on the ids."""
+        plain = all(gpu.takes(weight) for weight in group["params"])
+        return plain and self.eps_mode == "textbook" and self.by_rows
 
     def rate_and_eps(self, group: Group) -> tuple[float, float]:
         """With m and v as they are, w -= rate m / (sqrt(v) + eps), whatever the mode."""
-        root, eps = self._root_and_eps(group)
-        return group["lr"] * root / (1 - group["betas"][0] ** group["step"]), root * eps
+        return self.numbers(group, group["step"], group["lr"])[2:]
 
-    def _root_and_eps(self, group: Group) -> tuple[float, float]:
+    def numbers(self, group: Group, step: int, lr: float) -> tuple[float, float, float, float]:
+        """What that step (from 1) is made of: step, lr, and rate and eps in w -= rate m / (sqrt(v) + eps)."""
+        root, eps = self._root_and_eps(group, step)
+        return float(step), lr, lr * root / (1 - group["betas"][0] ** step), root * eps
+
+    def _root_and_eps(self, group: Group, step: int) -> tuple[float, float]:
         """sqrt(1 - beta2^t), and eps as it stands beside sqrt(v^), whatever the mode."""
-        root = math.sqrt(1 - group["betas"][1] ** group["step"])
+        root = math.sqrt(1 - group["betas"][1] ** step)
         return root, group["eps"] / (root if self.eps_mode == "hat" else 1)

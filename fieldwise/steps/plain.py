@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from fieldwise.config import Config
-from fieldwise.data.batches import Batch
+from fieldwise.data.batches import Batch, batches
+from fieldwise.data.dataset import Part
 from fieldwise.errors import ConfigError, TrainingError
 from fieldwise.memory import keep_freed_memory
 from fieldwise.nn.embedding import Table
@@ -28,7 +30,7 @@ class Step:
     """
 
     def __init__(self, model: Model, config: Config, total: int) -> None:
-        self.model, self.settings, self.total = model, config.train, total
+        self.model, self.settings, self.seed, self.total = model, config.train, config.seed, total
         self.device = next(model.parameters()).device
         if self.device.type == "cpu":
             keep_freed_memory()
@@ -40,15 +42,11 @@ class Step:
         """One update, the loss before it; `number` counts the steps from 0."""
         ids, labels, weights = self._on_device(batch)
         self.passed("data")
-        found = self.model.lookup(ids)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.precision == "bf16"):
-            logits = self.model.combine(found)
-        loss = log_loss(logits.float() if logits.dtype == torch.bfloat16 else logits, labels, weights)
+        loss, total = self.objective(self.model.lookup(ids), labels, weights)
         value = self._checked(float(loss.detach()), number)
-        penalty = self.penalty(found, len(labels))
         self.passed("forward")
         self.optimizer.zero_grad(set_to_none=True)
-        (loss if penalty is None else loss + penalty).backward()
+        total.backward()
         self.passed("backward")
         if self.settings.clip:
             clip(self.model.parameters(), self.settings.clip)
@@ -56,6 +54,26 @@ class Step:
         self.optimizer.step()
         self.passed("optimiser")
         return value
+
+    def batches(self, part: Part, epoch: int, start: int = 0) -> Iterator[Any]:
+        """An epoch's batches from number `start` on, in the form that this step takes."""
+        return batches(part, self.settings.batch_size, self.seed, epoch, start, self.settings.shuffle_rows)
+
+    def run(self, batch: Any, number: int) -> list[float]:
+        """One update; the losses that are now known and were not before, in their order."""
+        return [self(batch, number)]
+
+    def flush(self) -> list[float]:
+        """Waits until all updates are done; the losses that were not yet known."""
+        return []
+
+    def objective(self, found: dict[str, Tensor], labels: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The loss of what was looked up, and what its gradients are of: the loss with its penalties."""
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.precision == "bf16"):
+            logits = self.model.combine(found)
+        loss = log_loss(logits.float() if logits.dtype == torch.bfloat16 else logits, labels, weights)
+        penalty = self.penalty(found, len(labels))
+        return loss, loss if penalty is None else loss + penalty
 
     def _on_device(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
         weights = None if batch.weights is None else torch.from_numpy(batch.weights).to(self.device)
@@ -69,9 +87,11 @@ class Step:
         return loss
 
     def _set_rate(self, number: int) -> None:
+        set_learning_rate(self.optimizer, self._rate(number))
+
+    def _rate(self, number: int) -> float:
         settings = self.settings
-        rate = learning_rate(settings.lr, number, self.total, settings.schedule, settings.warmup)
-        set_learning_rate(self.optimizer, rate)
+        return learning_rate(settings.lr, number, self.total, settings.schedule, settings.warmup)
 
     def row_penalty(self, rows: int) -> float:
         """What half the square of each looked-up number adds to the loss: per instance, or (paper) over the batch."""

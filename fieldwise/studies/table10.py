@@ -18,9 +18,9 @@ from fieldwise import models
 from fieldwise.data.schema import Layout
 from fieldwise.nn.model import Model
 from fieldwise.optim.make import make_optimizer
+from fieldwise.steps.plain import log_loss
 from fieldwise.studies.study import Results, Row, Setup, Study, Verdict
 from fieldwise.tables import Column
-from fieldwise.train import log_loss
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

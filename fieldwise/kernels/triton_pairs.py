@@ -1,0 +1,65 @@
+"""What kernels over pairs of fields share (Triton): a tile of a field's vectors, the way back from pairs to fields."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+ROWS = 64  # of a tile
+
+
+@triton.jit
+def vectors_of(v, rows, field, B, F: tl.constexpr, D: tl.constexpr, WIDE: tl.constexpr):
+    """v[rows, field], zeros behind D: (ROWS, WIDE)."""
+    d = tl.arange(0, WIDE)
+    cells = (rows < B)[:, None] & (d < D)[None, :]
+    return tl.load(v + rows[:, None] * (F * D) + field * D + d[None, :], cells, 0.0)
+
+
+@triton.jit
+def store_side(sides, values, pair, side: tl.constexpr, rows, B, D: tl.constexpr, WIDE: tl.constexpr):
+    """sides[pair, side, rows] = values, in their dtype."""
+    d = tl.arange(0, WIDE)
+    cells = (rows < B)[:, None] & (d < D)[None, :]
+    at = (pair * 2 + side).to(tl.int64) * B * D + rows[:, None] * D + d[None, :]
+    tl.store(sides + at, values.to(sides.dtype.element_ty), cells)
+
+
+@triton.jit
+def _sum_sides(
+    sides, places, grad, B, F: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr
+):  # fmt: skip
+    """grad[b, f] = sum of f's side of all pairs that f is in; `places` (F, F-1) says where these are."""
+    rows, f = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.program_id(1)
+    d = tl.arange(0, WIDE)
+    cells = (rows < B)[:, None] & (d < D)[None, :]
+    total = tl.zeros((ROWS, WIDE), tl.float32)
+    for other in range(F - 1):
+        place = tl.load(places + f * (F - 1) + other).to(tl.int64)
+        total += tl.load(sides + place * B * D + rows[:, None] * D + d[None, :], cells, 0.0).to(tl.float32)
+    tl.store(grad + rows[:, None] * (F * D) + f * D + d[None, :], total.to(grad.dtype.element_ty), cells)
+
+
+def sum_sides(sides: Tensor, like: Tensor) -> Tensor:
+    """Gradients of both vectors of each pair (P, 2, B, D) -> of the fields' vectors (B, F, D), as `like`."""
+    rows, fields, dim = like.shape
+    grad = torch.empty_like(like)
+    wide = max(16, triton.next_power_of_2(dim))
+    grid = (triton.cdiv(rows, ROWS), fields)
+    _sum_sides[grid](sides, _places(fields, like.device), grad, rows, F=fields, D=dim, ROWS=ROWS, WIDE=wide)
+    return grad
+
+
+@cache
+def _places(fields: int, device: torch.device) -> Tensor:
+    """Pair number * 2 + side for each field and each of its partners (F, F-1)."""
+    number: dict[tuple[int, int], int] = {}
+    for i in range(fields):
+        for j in range(i + 1, fields):
+            number[i, j] = len(number)
+    found = [[2 * number[min(f, o), max(f, o)] + (f > o) for o in range(fields) if o != f] for f in range(fields)]
+    return torch.tensor(found, dtype=torch.int32, device=device)

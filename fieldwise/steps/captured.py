@@ -1,0 +1,313 @@
+"""The step on a GPU, captured once as a CUDA graph and replayed: all of it, from the ids to the optimiser.
+
+A graph repeats the same operations on the same memory, so what changes from step to step lies in a window on the
+device: some hundred batches, the numbers of their steps (the schedule's too), and a place for their losses. The graph
+reads the batch at `at` and moves `at` on; the host only says go, and fills the window anew when it is used up.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fieldwise.config import Config
+from fieldwise.data.batches import Batch, rows_of_batches, take
+from fieldwise.data.dataset import Part
+from fieldwise.data.feed import Source, ahead
+from fieldwise.nn.model import Model
+from fieldwise.optim import Adam
+from fieldwise.steps.plain import STAGES, Step
+
+WINDOW_BYTES = 64 * 2**20
+WINDOW_BATCHES = 256
+COMPILED_STEPS = 1000  # a run of fewer is over before it has been compiled
+WARM_UP = 3  # steps before the capture: kernels are compiled, state and memory are allocated
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A batch of so many rows in the window, which holds `count`; `number` 0 is the first."""
+
+    rows: int
+    number: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Window:
+    """Batches on the device: `rows` are ids (W, B, C), labels (W, B) and, where there are any, weights (W, B).
+
+    `numbers` (W, 4) are Adam's, `losses` (W,) what the steps leave, `at` the place of the next.
+    """
+
+    rows: list[Tensor]
+    numbers: Tensor
+    losses: Tensor
+    at: Tensor
+
+    @classmethod
+    def of(cls, part: Part, batch: int, device: torch.device) -> Window:
+        columns = part.ids.shape[1]
+        size = max(1, min(WINDOW_BATCHES, WINDOW_BYTES // (4 * batch * columns)))
+        ids = torch.zeros(size, batch, columns, dtype=torch.int32, device=device)
+        others = [torch.zeros(size, batch, device=device) for _ in range(1 if part.weights is None else 2)]
+        numbers, losses = torch.zeros(size, 4, device=device), torch.zeros(size, device=device)
+        return cls([ids, *others], numbers, losses, torch.zeros(1, dtype=torch.int64, device=device))
+
+    def now(self, values: Tensor) -> Tensor:
+        """values[at]."""
+        return values.index_select(0, self.at).squeeze(0)
+
+
+class CapturedStep(Step):
+    """Equals Step, and is one where it must be: an epoch's last batch, of another size, is a plain step."""
+
+    @staticmethod
+    def takes(model: Model, config: Config) -> bool:
+        """Whether there is a GPU's model to capture, and nobody has said no."""
+        return config.train.graph and next(model.parameters()).is_cuda
+
+    def __init__(self, model: Model, config: Config, total: int) -> None:
+        super().__init__(model, config, total)
+        self.capturable = _capturable(self)
+        worth_it = self.settings.compile and self.capturable and total >= COMPILED_STEPS
+        self.compiled: Any = _compiled(self.objective) if worth_it else self.objective
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+        self.warm = 0
+        self.source: Source | None = None
+        self.window: Window | None = None
+        self.first = 0  # the number of the window's first step
+        self.done = 0  # steps done of the window
+        self.read = 0  # of these, losses read or under way
+        self.coming: deque[tuple[int, Tensor, torch.cuda.Event | None]] = deque()
+
+    def batches(self, part: Part, epoch: int, start: int = 0) -> Iterator[Batch | Place]:
+        if not self.capturable:
+            yield from super().batches(part, epoch, start)
+            return
+        if self.source is None or self.source.part is not part:
+            self.source, self.window = Source(part, self.device), Window.of(part, self.settings.batch_size, self.device)
+            self.graph, self.warm = None, 0
+        for loaded, count in ahead(self._loaded(part, epoch, start)):
+            if isinstance(loaded, Batch):
+                yield loaded
+            else:
+                self._fill(loaded, count)
+                for number in range(count):
+                    yield Place(self.settings.batch_size, number, count)
+
+    def _loaded(self, part: Part, epoch: int, start: int) -> Iterator[tuple[Batch | list[Tensor], int]]:
+        """Windows' worth of batches, ready to be put on the device; a batch of another size comes by itself."""
+        assert self.source is not None
+        assert self.window is not None
+        size, settings = self.settings.batch_size, self.settings
+        waiting: list[Any] = []
+        for rows in rows_of_batches(part.rows, size, self.seed, epoch, start, settings.shuffle_rows):
+            if len(rows) == size:
+                waiting.append(rows)
+            if waiting and (len(waiting) == len(self.window.losses) or len(rows) != size):
+                yield self.source.load(np.concatenate(waiting)), len(waiting)
+                waiting = []
+            if len(rows) != size:
+                yield take(part, rows), 1
+        if waiting:
+            yield self.source.load(np.concatenate(waiting)), len(waiting)
+
+    def _fill(self, loaded: list[Tensor], count: int) -> None:
+        """The next batches into the window; its losses are on their way to the host before they are overwritten."""
+        assert self.source is not None
+        assert self.window is not None
+        self._fetch()
+        self.source.put(loaded, [values[:count].flatten(0, 1) for values in self.window.rows])
+        self.window.at.zero_()
+        self.done = self.read = 0
+
+    def run(self, batch: Batch | Place, number: int) -> list[float]:
+        if isinstance(batch, Batch):
+            known = self.flush()
+            return [*known, self(batch, number)]
+        if batch.number == 0:
+            self._set_numbers(number, batch.count)
+        self._go()
+        self.done += 1
+        return self._arrived(wait=False)
+
+    def flush(self) -> list[float]:
+        self._fetch()
+        return self._arrived(wait=True)
+
+    def _set_numbers(self, first: int, count: int) -> None:
+        assert self.window is not None
+        assert isinstance(self.optimizer, Adam)
+        (group,) = self.optimizer.param_groups
+        done = group["step"]
+        numbers = [self.optimizer.numbers(group, done + i + 1, self._rate(first + i)) for i in range(count)]
+        self.window.numbers[:count].copy_(_pinned(torch.tensor(numbers), self.device), non_blocking=True)
+        self.first = first
+
+    def _go(self) -> None:
+        """One step: by the graph once there is one."""
+        (group,) = self.optimizer.param_groups
+        group["lr"] = self._rate(self.first + self.done)
+        if self.graph is not None:
+            self.graph.replay()
+            group["step"] += 1
+        elif self.side is None:  # tests, on a CPU: all but the graph
+            self._plainly()
+        elif self.warm < WARM_UP:
+            self._on_the_side(self._plainly)
+            self.warm += 1
+        else:
+            graph = self._on_the_side(self._capture)
+            if graph is None:
+                self._plainly()
+            else:
+                graph.replay()
+
+    def _on_the_side(self, action: Any) -> Any:
+        """A capture needs a stream of its own, and memory that was first used there."""
+        here = torch.cuda.current_stream(self.device)
+        assert self.side is not None
+        self.side.wait_stream(here)
+        with torch.cuda.stream(self.side):
+            found = action()
+        here.wait_stream(self.side)
+        return found
+
+    def _plainly(self) -> None:
+        try:
+            total = self._gradients()
+        except Exception as error:  # a compiler can fail in any way
+            if self.compiled == self.objective:
+                raise
+            log.warning("train.compile: this step runs uncompiled: %s", _first_line(error))
+            self.compiled = self.objective
+            total = self._gradients()
+        self._update(total)
+
+    def _capture(self) -> torch.cuda.CUDAGraph | None:
+        """The step as a graph, which has not run yet; None if it cannot be one."""
+        (group,) = self.optimizer.param_groups
+        before, graph = group["step"], torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, stream=self.side):
+                self._update(self._gradients())
+        except Exception as error:  # as can a capture, by an operation that asks the host
+            log.warning("train.graph: this step runs without a graph: %s", _first_line(error))
+            group["step"], self.warm = before, -(2**62)
+            return None
+        self.graph = graph
+        return graph
+
+    def _gradients(self) -> Tensor:
+        """Looks up, scores, goes back; returns the loss."""
+        loss, total = self.compiled(*self._looked_up())
+        self.optimizer.zero_grad(set_to_none=True)
+        total.backward()
+        return loss.detach()  # type: ignore[no-any-return]
+
+    def _looked_up(self) -> tuple[dict[str, Tensor], Tensor, Tensor | None]:
+        assert self.window is not None
+        ids, labels, *weights = (self.window.now(values) for values in self.window.rows)
+        return self.model.lookup(ids), labels, weights[0] if weights else None
+
+    def _update(self, loss: Tensor) -> None:
+        assert self.window is not None
+        assert isinstance(self.optimizer, Adam)
+        self.window.losses.index_copy_(0, self.window.at, loss.reshape(1))
+        self.optimizer.captured = self.window.now(self.window.numbers)
+        try:
+            self.optimizer.step()
+        finally:
+            self.optimizer.captured = None
+        self.window.at.add_(1)
+
+    def stages(self, times: int = 50) -> dict[str, float]:
+        """Seconds of each stage, for whoever measures, after the last step: how much longer a graph takes with it."""
+        assert self.window is not None
+        assert self.graph is not None
+        window = self.window
+        parts: list[Any] = [
+            lambda: [window.now(values) for values in window.rows],
+            lambda: self.compiled(*self._looked_up()),
+            self._gradients,
+        ]
+        graphs = []
+        for part in parts:
+            graphs.append(torch.cuda.CUDAGraph())
+            with torch.cuda.graph(graphs[-1], stream=self.side):
+                part()
+        passed = [0.0] + [self._time_of(graph, times) for graph in (*graphs, self.graph)]
+        return {name: later - before for name, before, later in zip(STAGES, passed[:-1], passed[1:], strict=True)}
+
+    def _time_of(self, graph: torch.cuda.CUDAGraph, times: int) -> float:
+        assert self.window is not None
+        self.window.at.zero_()
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        graph.replay()
+        began.record()
+        for _ in range(min(times, len(self.window.losses) - 1)):
+            graph.replay()
+        ended.record()
+        torch.cuda.synchronize()
+        milliseconds: float = began.elapsed_time(ended)
+        return milliseconds / 1000 / min(times, len(self.window.losses) - 1)
+
+    def _fetch(self) -> None:
+        """Sends the losses of the steps so far to the host, without waiting for them."""
+        if self.window is None or self.read == self.done:
+            return
+        there = torch.empty(self.done - self.read, pin_memory=self.side is not None)
+        there.copy_(self.window.losses[self.read : self.done], non_blocking=True)
+        event = None if self.side is None else torch.cuda.Event()
+        if event is not None:
+            event.record()
+        self.coming.append((self.first + self.read, there, event))
+        self.read = self.done
+
+    def _arrived(self, wait: bool) -> list[float]:
+        found: list[float] = []
+        while self.coming:
+            first, losses, event = self.coming[0]
+            if event is not None and not wait and not event.query():
+                break
+            self.coming.popleft()
+            if event is not None:
+                event.synchronize()
+            found += [self._checked(loss, first + i) for i, loss in enumerate(losses.tolist())]
+        return found
+
+
+def _capturable(step: Step) -> bool:
+    """Whether every step has the same shapes and takes what changes from the window."""
+    settings, optimizer = step.settings, step.optimizer
+    if settings.clip or settings.l2_full or not isinstance(optimizer, Adam) or len(optimizer.param_groups) != 1:
+        return False
+    return optimizer.can_be_captured(optimizer.param_groups[0])
+
+
+def _compiled(objective: Any) -> Any:
+    """The function by torch.compile, with matrices padded: rows that are no multiple of 16 bytes (700 units) have
+    kernels of a third of the speed."""
+    # All models share this function, and dynamo gives up a function of which it has seen eight kinds.
+    torch.compiler.reset()
+    return torch.compile(objective, dynamic=False, options={"shape_padding": True, "force_shape_pad": True})
+
+
+def _pinned(values: Tensor, device: torch.device) -> Tensor:
+    return values.pin_memory() if device.type == "cuda" else values
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]

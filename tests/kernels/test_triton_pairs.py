@@ -1,0 +1,72 @@
+"""The GPU's micro networks and kernel products beside the plain ones in float64, through Triton's interpreter."""
+
+import pytest
+
+from tests.kernels.interpreter import in_interpreter
+
+MICRO = [(True, "fused", 3), (False, "fused-per-pair", 1)]
+
+
+@pytest.mark.parametrize(("product", "norm", "out"), MICRO)
+def test_micro_networks(product, norm, out):
+    in_interpreter("tests.kernels.test_triton_pairs", "check_micro", product, norm, out)
+
+
+def test_kernel_products():
+    in_interpreter("tests.kernels.test_triton_pairs", "check_kernels")
+
+
+def test_rows_of_a_table_and_their_gradient():
+    in_interpreter("tests.kernels.test_triton_pairs", "check_rows")
+
+
+def compare(make):
+    """Features and all gradients of a part in float32 by the kernel, and in float64 without."""
+    import torch
+
+    from tests.nn.drawn import drawn
+
+    torch.manual_seed(0)
+    fast = drawn(make()).float()
+    slow = make().double()
+    slow.load_state_dict(fast.state_dict())
+    v = torch.randn(70, 4, 5)
+    v32, v64 = v.clone().requires_grad_(), v.double().requires_grad_()
+    ours, theirs = fast(v32), slow(v64)
+    pull = torch.randn(theirs.shape, dtype=torch.float64)
+    ours.backward(pull.float())
+    theirs.backward(pull)
+    pairs = [(ours, theirs), (v32.grad, v64.grad)]
+    pairs += [(a.grad, b.grad) for a, b in zip(fast.parameters(), slow.parameters(), strict=True)]
+    for found, expected in pairs:
+        assert found.shape == expected.shape
+        assert (found.double() - expected).norm() <= 1e-5 * expected.norm() + 1e-6
+
+
+def check_micro(product, norm, out):
+    from fieldwise.nn.interactions import MicroNetwork
+
+    compare(lambda: MicroNetwork([5] * 4, (6, out), product, norm, last_norm=out > 1))
+
+
+def check_kernels():
+    from fieldwise.nn.interactions import KernelProduct
+
+    compare(lambda: KernelProduct([5] * 4, "mat", "uniform"))
+
+
+def check_rows():
+    import torch
+    from torch.nn import functional
+
+    from fieldwise.kernels.triton_rows import Rows
+
+    table, offsets = torch.randn(30, 5, requires_grad=True), torch.tensor([0, 10, 25])
+    ids = torch.randint(0, 5, (40, 3), dtype=torch.int32)
+    found = Rows.apply(ids, offsets, table)
+    expected = functional.embedding(ids + offsets, table)
+    assert torch.equal(found, expected)
+    pull = torch.randn_like(found)
+    (ours,) = torch.autograd.grad(found, table, pull)
+    (theirs,) = torch.autograd.grad(expected, table, pull)
+    torch.testing.assert_close(ours.to_dense(), theirs)

@@ -1,0 +1,87 @@
+"""The windowed step that a GPU captures equals the plain one; here on a CPU, its kernels interpreted."""
+
+import numpy as np
+import pytest
+import torch
+
+from fieldwise.config import Config, TrainSettings
+from fieldwise.data.dataset import Part
+from fieldwise.data.feed import Source, ahead
+from fieldwise.data.schema import Layout
+from fieldwise.models import build
+from fieldwise.steps import Step
+from tests.kernels.interpreter import in_interpreter
+
+LAYOUT = Layout.of([5, 7, 3])
+
+
+def rows(count, weighted=False):
+    random = np.random.default_rng(0)
+    ids = random.integers(0, LAYOUT.sizes, (count, 3)).astype(np.int32)
+    labels = (random.random(count) < 0.3).astype(np.uint8)
+    return Part(ids, labels, random.random(count).astype(np.float32) if weighted else None)
+
+
+def test_windows_give_the_steps_of_batches():
+    in_interpreter("tests.steps.test_captured", "check_equal", False)
+
+
+def test_windows_go_on_in_the_middle_with_weights():
+    in_interpreter("tests.steps.test_captured", "check_equal", True)
+
+
+def trained(kind, part, start, weighted):
+    torch.manual_seed(0)
+    settings = TrainSettings(8, epochs=2, schedule="cosine", warmup=3, shuffle_rows=50, compile=False)
+    step = kind(build("fm", LAYOUT, {"dim": 4}).train(), Config("fm", {"dim": 4}, settings), total=40)
+    losses, number = [], start
+    for epoch in range(2):
+        for batch in step.batches(part, epoch, start if epoch == 0 else 0):
+            losses += step.run(batch, number)
+            number += 1
+            if number == 5:
+                losses += step.flush()
+    return losses + step.flush(), step
+
+
+def check_equal(weighted):
+    import fieldwise.steps.captured as captured
+
+    captured.WINDOW_BATCHES = 3
+    part, start = rows(85, weighted), 2 if weighted else 0
+    plain, one = trained(Step, part, start, weighted)
+    fast, other = trained(captured.CapturedStep, part, start, weighted)
+    np.testing.assert_allclose(fast, plain, rtol=1e-5)
+    assert len(fast) == 22 - start
+    for ours, theirs in zip(other.model.parameters(), one.model.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+    assert other.optimizer.param_groups[0]["step"] == one.optimizer.param_groups[0]["step"]
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_rows_reach_the_device_by_their_numbers(resident):
+    part, numbers = rows(20, weighted=True), np.array([3, 19, 3, 0])
+    source = Source(part, torch.device("cpu"), resident)
+    into = [torch.zeros(4, 3, dtype=torch.int32), torch.zeros(4), torch.zeros(4)]
+    source.put(source.load(numbers), into)
+    for found, expected in zip(into, (part.ids, part.labels, part.weights), strict=True):
+        np.testing.assert_array_equal(found, expected[numbers])
+
+
+def test_a_thread_works_ahead_and_its_errors_are_raised():
+    assert list(ahead(range(10))) == list(range(10))
+
+    def failing():
+        yield 1
+        raise ValueError("as meant")
+
+    items = ahead(failing())
+    assert next(items) == 1
+    with pytest.raises(ValueError, match="as meant"):
+        next(items)
+
+
+def test_a_thread_ends_with_its_reader():
+    items = ahead(iter(range(10**9)))
+    next(items)
+    items.close()
