@@ -93,7 +93,7 @@ def _grown(code: FieldCode, column: _Column) -> FieldCode:
 def _check_numbers(field: Field, column: _Column) -> None:
     """Counts a number's texts. One that is no number is a mistake in the schema; later ones are the field's `other`."""
     _count(column, column.name)
-    query = "SELECT v FROM counts WHERE TRY_CAST(v AS DOUBLE) IS NULL AND v IS NOT NULL LIMIT 100"
+    query = "SELECT v FROM counts WHERE TRY_CAST(v AS DOUBLE) IS NULL AND v IS NOT NULL ORDER BY v LIMIT 100"
     for (text,) in column.base.sql(query).fetchall():
         if as_number(text_of(text)) is None:
             way_out = "make it categorical in the schema, or mend the value"
