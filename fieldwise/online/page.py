@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
 
 STATIC = Path(__file__).parent / "static"
@@ -70,10 +69,11 @@ def plotly(request: Request) -> Response:
 
 def mount(api: FastAPI) -> None:
     """Adds the page to an application."""
+    files = PageFiles(directory=STATIC)
 
-    def index() -> Response:
-        return FileResponse(STATIC / "index.html", headers=OWN)
+    async def index(request: Request) -> Response:
+        return await files.get_response("index.html", request.scope)
 
     api.add_api_route("/", index, include_in_schema=False)
     api.add_api_route("/static/plotly.min.js", plotly, include_in_schema=False)
-    api.mount("/static", PageFiles(directory=STATIC), "static")
+    api.mount("/static", files, "static")

@@ -454,6 +454,7 @@ async function showTest(report) {
   const arms = report.arms.map((arm) => tableRow(
     [arm.arm, whole(arm.units), whole(arm.shown), whole(arm.clicks), arm.ctr === null ? "–" : percent(arm.ctr)], [1, 2, 3, 4]));
   document.querySelector("#arms tbody").replaceChildren(...arms);
+  byId("units").textContent = report.split_field ? `Values of ${report.split_field}` : "Requests";
   byId("verdicts").replaceChildren(...report.comparisons.map((one) => element("li", "", verdictOf(one, sure))));
   byId("warnings").replaceChildren(...report.warnings.map((text) => element("li", "", text)));
   byId("days-note").textContent = `In %, days in UTC; the bars are ${sure} intervals.`;
@@ -497,7 +498,7 @@ function drawDays(Plotly, report) {
 function aboutModel() {
   const told = model.arms.map((arm) => {
     const auc = arm.metrics?.test?.auc;
-    const share = model.arms.length > 1 ? `, ${percent(arm.share)} of the traffic` : "";
+    const share = model.arms.length > 1 ? `, ${Number((arm.share * 100).toFixed(1))} % of the traffic` : "";
     const name = arm.name === arm.model ? arm.name : `${arm.name} (${arm.model})`;
     return `${name}${share}${Number.isFinite(auc) ? `, AUC ${auc.toFixed(4)} on its test rows` : ""}`;
   });
