@@ -221,9 +221,10 @@ function showProbability(probability, arm) {
 }
 
 function showStates(values) {
-  for (const [name, { input, state }] of fields) {
+  for (const [name, { facts, input, state }] of fields) {
     const unseen = (values[name] ?? "").endsWith(" (other)") && !input.value.endsWith(" (other)");
-    state.textContent = input.validity.badInput ? "not a number: missing" : unseen ? "other: never seen in training" : "";
+    const other = facts.separator ? "other: has a value never seen in training" : "other: never seen in training";
+    state.textContent = input.validity.badInput ? "not a number: missing" : unseen ? other : "";
   }
 }
 
@@ -266,8 +267,8 @@ async function drawReasons(why) {
   drawFields(Plotly, why);
   drawHeat(Plotly, why);
   byId("method").textContent = why.exact
-    ? `These numbers and a start of ${signed(why.bias)} add up to the logit of this row, ${signed(why.logit)}.`
-    : "Measured by leaving fields out: how much the logit falls without them. These numbers need not add up.";
+    ? `All fields, all pairs and a start of ${signed(why.bias)} add up to this row's logit, ${signed(why.logit)}.`
+    : "Measured by leaving fields out: how much the logit falls without them. Such numbers need not add up.";
 }
 
 function drawFields(Plotly, why) {
@@ -283,6 +284,7 @@ function drawFields(Plotly, why) {
     marker: { color: most.map((part) => (part.logit < 0 ? RED : BLUE)) },
     text: most.map((part) => signed(part.logit)),
     textposition: "auto",
+    cliponaxis: false,
     hoverinfo: "none",
   };
   const x = { title: { text: "adds to the logit" }, zeroline: true, zerolinecolor: "#566273" };
@@ -291,20 +293,19 @@ function drawFields(Plotly, why) {
 }
 
 function drawHeat(Plotly, why) {
+  byId("heat-chart").hidden = !why.pairs.length;
+  if (!why.pairs.length) return;
   const names = why.fields.map((part) => part.fields[0]);
   const order = [...new Set([...Object.keys(why.values), ...names])].filter((name) => names.includes(name));
   const place = new Map(order.map((name, number) => [name, number]));
   const cells = order.map(() => order.map(() => null));
-  for (const { fields: pair, logit } of [...why.fields, ...why.pairs]) {
-    const [one, two] = [place.get(pair[0]), place.get(pair[pair.length - 1])];
+  for (const { fields: pair, logit } of why.pairs) {
+    const [one, two] = pair.map((name) => place.get(name));
     cells[one][two] = cells[two][one] = logit;
   }
-  const largest = Math.max(1e-9, ...[...why.fields, ...why.pairs].map((part) => Math.abs(part.logit)));
+  const largest = Math.max(1e-9, ...why.pairs.map((part) => Math.abs(part.logit)));
   const texts = cells.map((row, one) =>
-    row.map((logit, two) => {
-      const name = one === two ? order[one] : `${order[one]} × ${order[two]}`;
-      return inChart(logit === null ? `${name}: not measured` : `${name}: ${signed(logit)}`);
-    }));
+    row.map((logit, two) => (logit === null ? "" : inChart(`${order[one]} × ${order[two]}: ${signed(logit)}`))));
   const heat = {
     type: "heatmap", z: cells, text: texts, hovertemplate: "%{text}<extra></extra>", hoverongaps: false,
     zmin: -largest, zmax: largest, colorscale: [[0, RED], [0.5, "#ffffff"], [1, BLUE]], xgap: 1, ygap: 1,
