@@ -31,7 +31,12 @@ function percent(share) {
   return `${(share * 100).toFixed(digits)} %`;
 }
 
-const signed = (number, digits = 3) => (number < 0 ? "−" : "+") + Math.abs(number).toFixed(digits);
+/** A number with its sign; small ones keep two digits that say something. */
+function signed(number, digits = 3) {
+  const size = Math.abs(number), small = size > 0 ? Math.ceil(-Math.log10(size)) + 1 : 0;
+  return (number < 0 ? "−" : "+") + size.toFixed(Math.max(digits, Math.min(small, 7)));
+}
+
 const signedPercent = (share) => `${signed(share * 100, 1)} %`;
 const shorter = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
@@ -253,7 +258,7 @@ function plotly() {
 // Plotly reads a little markup in texts: what comes from the server must not be taken for it.
 const inChart = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 const CONFIG = { displayModeBar: false, responsive: true, scrollZoom: false, doubleClick: false };
-const still = (axis) => ({ fixedrange: true, automargin: true, zeroline: false, ...axis });
+const still = (axis) => ({ fixedrange: true, automargin: true, zeroline: false, exponentformat: "none", ...axis });
 
 /** A layout that scrolls with the page under a finger. */
 function layoutOf(height, xaxis, yaxis) {
@@ -273,8 +278,8 @@ async function drawReasons(why) {
 
 function drawFields(Plotly, why) {
   const most = why.fields.slice(0, MOST_BARS).reverse();
-  const room = byId("fields-chart").clientWidth < 420 ? 20 : 32;
-  const texts = most.map((part) => inChart(shorter(`${part.fields[0]}: ${why.values[part.fields[0]] ?? ""}`, room)));
+  const letters = byId("fields-chart").clientWidth < 420 ? 20 : 32;
+  const texts = most.map((part) => inChart(shorter(`${part.fields[0]}: ${why.values[part.fields[0]] ?? ""}`, letters)));
   const places = most.map((_, place) => place);
   const bars = {
     type: "bar",
@@ -287,7 +292,11 @@ function drawFields(Plotly, why) {
     cliponaxis: false,
     hoverinfo: "none",
   };
-  const x = { title: { text: "adds to the logit" }, zeroline: true, zerolinecolor: "#566273" };
+  // Room at both ends for the numbers beside the bars.
+  const low = Math.min(0, ...bars.x), high = Math.max(0, ...bars.x), room = (high - low) * 0.2 || 1;
+  const range = [low - room, high + room];
+  const left = why.fields.length > most.length ? ` (the ${most.length} strongest of ${why.fields.length} fields)` : "";
+  const x = { title: { text: `adds to the logit${left}` }, range, zeroline: true, zerolinecolor: "#566273", nticks: 5 };
   const layout = layoutOf(most.length * 24 + 60, x, { tickvals: places, ticktext: texts });
   Plotly.react(byId("fields-chart"), [bars], { ...layout, bargap: 0.25 }, CONFIG);
 }
@@ -309,18 +318,21 @@ function drawHeat(Plotly, why) {
   const heat = {
     type: "heatmap", z: cells, text: texts, hovertemplate: "%{text}<extra></extra>", hoverongaps: false,
     zmin: -largest, zmax: largest, colorscale: [[0, RED], [0.5, "#ffffff"], [1, BLUE]], xgap: 1, ygap: 1,
-    colorbar: { thickness: 10, title: { text: "logit", side: "right" } },
+    colorbar: { thickness: 10, exponentformat: "none", title: { text: "logit", side: "right" } },
   };
-  const labels = order.map((name) => inChart(shorter(name, 14)));
-  const ticks = { tickvals: order.map((_, number) => number), ticktext: labels, showgrid: false };
-  const height = Math.max(280, Math.min(620, byId("heat-chart").clientWidth));
+  byId("heat-box").classList.toggle("one-column", order.length > 16);
+  const width = byId("heat-chart").clientWidth, height = Math.max(280, Math.min(620, width));
+  // As many names as there is room for.
+  const step = Math.ceil((order.length * 13) / (Math.min(width, height) * 0.75));
+  const told = order.map((_, number) => number).filter((number) => number % step === 0);
+  const ticks = { tickvals: told, ticktext: told.map((number) => inChart(shorter(order[number], 14))), showgrid: false };
   const layout = layoutOf(height, { ...ticks, tickangle: -60 }, { ...ticks, autorange: "reversed" });
   Plotly.react(byId("heat-chart"), [heat], { ...layout, plot_bgcolor: "#e6eaf0" }, CONFIG);
 }
 
 // ---- Ranking
 
-let candidates = [];
+let candidates = [], rankings = 0;
 
 /** Candidates of a csv (commas or tabs, quotes as usual), of JSON lines or of a JSON list. */
 function parseCandidates(text) {
@@ -386,10 +398,10 @@ function exampleCandidates() {
 }
 
 async function rank(asked) {
-  const place = byId("rank-error");
-  place.textContent = "";
+  const place = byId("rank-error"), own = ++rankings;
   try {
     const found = await ask("/rank", { context: rowNow(), candidates: asked, arm: byId("arm").value, log: false });
+    if (own !== rankings) return;
     candidates = asked;
     showRanking(found);
   } catch (problem) {
@@ -415,6 +427,7 @@ function showRanking(found) {
 }
 
 function rankPasted() {
+  byId("rank-error").textContent = "";
   try {
     rank(parseCandidates(byId("candidates").value).flat());
   } catch (problem) {
@@ -434,9 +447,9 @@ async function watch() {
     showTest(await ask("/abtest"));
     byId("test-error").textContent = "";
   } catch (problem) {
-    byId("test-state").textContent = "";
-    show(problem, byId("test-error"));
-    // Without a log, or without the token, asking again changes nothing.
+    // A server without a log is nothing wrong; there, and without the token, asking again changes nothing.
+    byId("test-state").textContent = problem.status === 409 ? `No test to watch: ${problem.message}.` : "";
+    if (problem.status !== 409) show(problem, byId("test-error"));
     if (problem.status === 409 || problem.status === 401) again = 0;
   }
   clearTimeout(polling);
