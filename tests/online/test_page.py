@@ -145,6 +145,25 @@ def test_fields_complete_from_the_vocabulary(browser, port):
 
 
 @in_browser
+def test_every_kind_of_field_has_its_input(browser, everything):
+    lr = everything.bundle("lr", out="lr-page")
+    # A server without an event log refuses the report of a test.
+    with running(lr, "--log", "none") as (_, own), opened(browser, own, refused=True) as page, Client(own) as client:
+        page.wait_for_function("() => document.querySelector('#fields-chart').textContent.includes('user: ')")
+        texts, numbers = ("user", "item", "tags", "when"), ("price", "age", "size")
+        assert {field(page, name).get_attribute("type") for name in texts} == {"text"}
+        assert {field(page, name).get_attribute("type") for name in numbers} == {"number"}
+        assert field(page, "item").get_attribute("list") is None
+        assert field(page, "tags").input_value().count("|") == 1
+        # LR has no pairs.
+        page.wait_for_selector("#heat-chart", state="hidden")
+        assert "This model looks at no pairs." in page.locator("#pairs").text_content()
+        page.wait_for_function("() => document.querySelector('#test-state').textContent.includes('no event log')")
+        page.click("#clear")
+        wait_for_probability(page, client.post("/predict", rows=[{}])[1]["probabilities"][0])
+
+
+@in_browser
 def test_pasted_candidates_stand_in_the_servers_order(browser, port):
     rows = [{"user": f"u{number}", "tags": HOSTILE if number == 2 else "a"} for number in range(6)]
     with opened(browser, port) as page, Client(port) as client:

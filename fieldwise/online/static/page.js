@@ -204,6 +204,8 @@ async function update() {
     const found = await ask("/predict", { rows: [row], arm: byId("arm").value, log: false }, own.signal);
     showProbability(found.probabilities[0], found.arms[0]);
     const why = await ask("/explain", { row, arm: found.arms[0] }, own.signal);
+    // The pairs of a model without any are all 0.
+    if (why.pairs.every((pair) => !pair.logit)) why.pairs = [];
     showStates(why.values);
     showPairs(why.pairs);
     byId("row-error").textContent = "";
