@@ -164,9 +164,16 @@ def warnings(
 
 
 def _arm(name: str, sums: Sums, share: float | None) -> dict[str, Any]:
-    error = math.sqrt(sums.variance) if sums.variance is not None else None
+    """An arm's sums and its click rate, with an interval by the normal distribution."""
+    from scipy.stats import norm
+
     facts = {"arm": name, "share": share, "units": sums.units, "shown": int(sums.shown), "clicks": int(sums.clicks)}
-    return facts | {"ctr": sums.rate, "standard_error": error}
+    if sums.rate is None or sums.variance is None:
+        return facts | {"ctr": sums.rate, "standard_error": None, "ctr_low": None, "ctr_high": None}
+    error = math.sqrt(sums.variance)
+    reach = float(norm.ppf(0.5 + CONFIDENCE / 2)) * error
+    low, high = max(0.0, sums.rate - reach), min(1.0, sums.rate + reach)
+    return facts | {"ctr": sums.rate, "standard_error": error, "ctr_low": low, "ctr_high": high}
 
 
 def _days(connection: sql.Connection, baseline: str) -> list[dict[str, Any]]:

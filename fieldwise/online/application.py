@@ -15,14 +15,14 @@ import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.docs import get_swagger_ui_html
-from fastapi.responses import FileResponse, HTMLResponse
+from fastapi.responses import HTMLResponse
 from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
 import fieldwise
 from fieldwise.errors import BundleError, ConfigError, DataError, FieldwiseError
-from fieldwise.online import messages
+from fieldwise.online import messages, page
 from fieldwise.online.abtest import report
 from fieldwise.online.gate import FullError, Gate, LateError
 from fieldwise.online.guard import Guard
@@ -33,7 +33,6 @@ from fieldwise.online.service import Service
 JSON = "application/json"
 # How old the report of an A/B test may be, so that many viewers cost no more than one.
 REPORT_SECONDS = 3.0
-STATIC = Path(__file__).parent / "static"
 
 
 @dataclass(frozen=True)
@@ -252,9 +251,7 @@ class Application:
 
     def _files(self) -> None:
         """The page, and the description of the interface, from files of this machine alone."""
-        if (STATIC / "index.html").is_file():
-            self.api.add_api_route("/", lambda: FileResponse(STATIC / "index.html"), include_in_schema=False)
-        self.api.mount("/static", StaticFiles(directory=STATIC), "static")
+        page.mount(self.api)
         swagger = _swagger_folder()
         self.api.mount("/static-offline-docs", StaticFiles(directory=swagger), "docs files")
         self.api.add_api_route("/docs", _docs, include_in_schema=False)

@@ -93,5 +93,7 @@ class RowCoder:
             else:
                 value = row.get(name)
                 text = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(text_of(value))
-                found[name] = f"{text} (other)" if id == OTHER else text
+                # Any member of a set may be one that training never saw.
+                unseen = OTHER in ids[starts[field] : starts[field + 1]]
+                found[name] = f"{text} (other)" if unseen else text
         return found

@@ -18,12 +18,14 @@ LAST = chr(0x10FFFF)
 @dataclass(frozen=True)
 class FieldFacts:
     """A column of a request: its kind (categorical, numeric, set, or history and time for columns that are no fields),
-    how many values are known, and a few of them, the most frequent first; for a number some bounds of its buckets."""
+    how many values are known, and a few of them, the most frequent first; for a number some bounds of its buckets.
+    `separator` stands between the members of a set."""
 
     name: str
     kind: str
     size: int
     examples: tuple[str, ...]
+    separator: str = ""
 
 
 class Words:
@@ -55,7 +57,12 @@ def facts_of(encoder: Encoder) -> dict[str, FieldFacts]:
             bounds = code.thresholds if len(code.thresholds) else code.anchors
             step = max(1, -(-len(bounds) // EXAMPLES))
             examples = [f"{bound:g}" for bound in bounds[::step]]
-        found[code.field.name] = FieldFacts(code.field.name, code.field.kind, code.size - 2, tuple(examples))
+        elif code.field.kind == "numeric":
+            # Log-square buckets are words of their own, which no row holds.
+            examples = []
+        separator = code.field.separator if code.field.kind == "set" else ""
+        facts = FieldFacts(code.field.name, code.field.kind, code.size - 2, tuple(examples), separator)
+        found[facts.name] = facts
     settings = encoder.schema.history
     for name in settings.columns:
         found.setdefault(name, FieldFacts(name, "history", 0, ()))

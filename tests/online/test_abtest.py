@@ -93,6 +93,9 @@ def test_report_of_a_log_with_a_clear_winner(tmp_path, capsys):
     one, two = found["arms"]
     assert one["ctr"] == pytest.approx(0.1, abs=0.02)
     assert two["ctr"] == pytest.approx(0.2, abs=0.03)
+    for row in (one, two, *found["days"]):
+        reach = 1.959964 * row["standard_error"]
+        assert (row["ctr_low"], row["ctr_high"]) == pytest.approx((max(0, row["ctr"] - reach), row["ctr"] + reach))
     assert one["units"] + two["units"] == 400
     assert sum(row["shown"] for row in found["days"]) == one["shown"] + two["shown"]
     assert sum(row["clicks"] for row in found["days"]) == one["clicks"] + two["clicks"]

@@ -168,6 +168,7 @@ def test_the_words_of_a_row(load: Any) -> None:
     assert values["item"] == values["size"] == "(missing)"
     assert values["age"] == "old (other)"
     assert values["tags"] == "a, b"
+    assert load("lr").explain({"tags": "a|never"}).values["tags"] == "a|never (other)"
     assert values["user:count"].startswith("(")
 
 
@@ -202,6 +203,8 @@ def test_what_is_known_of_fields(load: Any) -> None:
     assert facts["when"].kind == "time"
     assert facts["price"].kind == "numeric"
     assert all(float(bound) >= 0 for bound in facts["price"].examples)
+    assert facts["size"].examples == ()
+    assert (facts["tags"].separator, facts["user"].separator) == ("|", "")
     found = engine.search("user", "U1")
     assert sorted(found) == ["u1", "u10", "u11"]
     assert engine.search("user", "U1", limit=1) == found[:1]
