@@ -237,7 +237,9 @@ def kill_during_events(folder: Path, run: Path, rows: list[dict[str, Any]], coun
         def work(number: int, port: int = server.port, turn: int = kills) -> None:
             with suppress(OSError):
                 client = Client(port)
-                _, body = client.ask(request("/predict", {"rows": rows[:1] * 500}))
+                status, body = 0, b""
+                while status != 200:  # on a busy machine many rows of many threads at once may be refused at first
+                    status, body = client.ask(request("/predict", {"rows": rows[:1] * 500}))
                 shown = json.loads(body)["request_id"]
                 for place in range(100_000):
                     name = f"{turn}-{number}-{place}"
