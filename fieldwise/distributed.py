@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -18,17 +20,13 @@ import torch.distributed as group
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fieldwise.errors import ConfigError, FieldwiseError, TrainingError
+from fieldwise.errors import ConfigError, FieldwiseError, TrainingError, WorkerLost
 from fieldwise.scoring import Scorer, score
 
 T = TypeVar("T")
 
 # A worker that does not answer for so many seconds is taken for dead.
 STALLED_AFTER = 300.0
-
-
-class WorkerLost(Exception):
-    """Another worker died or stalls. This one must end too, so that the launcher starts all of them again."""
 
 
 class Wire:
@@ -63,7 +61,7 @@ def joined(stalled_after: float = STALLED_AFTER) -> Iterator[None]:
     if "WORLD_SIZE" not in os.environ or group.is_initialized():
         yield
         return
-    local, beside = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    local, beside = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // beside))
     backend = "gloo"
@@ -120,7 +118,8 @@ def launch(work: Callable[..., T], arguments: tuple[Any, ...], workers: int, res
         max_restarts=restarts,
     )
     try:
-        found: dict[int, T | FieldwiseError] = elastic_launch(settings, _mistakes_returned)(work, arguments)
+        with _signals_kept():
+            found: dict[int, T | FieldwiseError] = elastic_launch(settings, _mistakes_returned)(work, arguments)
     except ChildFailedError as error:
         raise TrainingError(_dead(error, restarts)) from error
     except SignalException:
@@ -131,6 +130,21 @@ def launch(work: Callable[..., T], arguments: tuple[Any, ...], workers: int, res
     result = found[0]
     assert not isinstance(result, FieldwiseError)
     return result
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """The launcher takes signals over and does not give them back."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    kinds = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    before = {kind: signal.getsignal(kind) for kind in kinds}
+    try:
+        yield
+    finally:
+        for kind, action in before.items():
+            signal.signal(kind, action)
 
 
 def _dead(error: Any, restarts: int) -> str:
