@@ -3,9 +3,8 @@
     python benchmarks/distributed.py [--workers 2 4] [--categories 100000 10000000] [--batches 500 2000]
 
 Each line is measured on steps of an FM (sizes of all tensors given to the process group) and set beside the formula of
-docs/scale.md. Exits with 1 if the vocabulary changes the bytes by more than the ids that occur twice do (2 %), or if the
-formula, which counts every id as distinct, is off by more than 2 %. Needs 44 bytes of memory for each category and
-worker; two minutes.
+docs/scale.md. Exits with 1 if the vocabulary changes the bytes by more than 2 %, or if the formula is off by more than
+that. Needs 44 bytes of memory for each category and worker; a minute.
 """
 
 from __future__ import annotations
