@@ -2,8 +2,8 @@
 
     python benchmarks/worker_kills.py [--kills 10] [--workers 2] [--seed 0]
 
-A worker drawn at random is killed (SIGKILL) while it trains, and torchrun starts all of them again. Exits with 1 if a weight
-or a line of the log differs. Ten seconds for each kill.
+A worker drawn at random is killed (SIGKILL) while it trains, and torchrun starts all of them again. Exits with 1 if a
+weight or a line of the log differs. Ten seconds for each kill.
 """
 
 from __future__ import annotations

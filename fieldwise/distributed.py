@@ -9,6 +9,8 @@ import os
 import pickle
 import signal
 import threading
+import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -19,6 +21,8 @@ import torch
 import torch.distributed as group
 from numpy.typing import NDArray
 from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from fieldwise.errors import ConfigError, FieldwiseError, TrainingError, WorkerLost
 from fieldwise.scoring import Scorer, score
@@ -27,6 +31,8 @@ T = TypeVar("T")
 
 # A worker that does not answer for so many seconds is taken for dead.
 STALLED_AFTER = 300.0
+# So long gloo may take for each message while it connects the workers.
+CONNECT_SECONDS = 20.0
 
 
 class Wire:
@@ -69,12 +75,49 @@ def joined(stalled_after: float = STALLED_AFTER) -> Iterator[None]:
         torch.cuda.set_device(local % torch.cuda.device_count())
         backend = "cpu:gloo,cuda:nccl"
     with _others_alive(stalled_after):
-        group.init_process_group(backend, timeout=timedelta(seconds=stalled_after))
+        _connect(backend, timedelta(seconds=stalled_after))
     try:
         with _others_alive(stalled_after):
             yield
     finally:
         group.destroy_process_group()
+
+
+def _connect(backend: str, patience: timedelta) -> None:
+    """Brings the process group up."""
+    store, own, workers = next(iter(rendezvous("env://", timeout=patience)))
+    clean = PrefixStore(_agreed_name(store, own, workers, patience), store)
+    # All are there now. A connection that is not made is soon noticed, at five times gloo's timeout.
+    short = min(patience, timedelta(seconds=CONNECT_SECONDS))
+    group.init_process_group(backend, store=clean, rank=own, world_size=workers, timeout=short)
+    group.distributed_c10d._set_pg_timeout(patience)
+
+
+def _agreed_name(store: Any, own: int, workers: int, patience: timedelta) -> str:
+    """A name that the living workers agree on, and no dead one ever knew.
+
+    Torch's store outlives a restart, with the addresses of the dead in it: whoever reads one waits for ever. So each
+    worker asks with a word that is new, and the first answers every word that it finds until all have heard it.
+    """
+    word, end = uuid.uuid4().hex, time.monotonic() + patience.total_seconds()
+    others = range(1, workers)
+    if own:
+        store.set(f"ask/{own}", word)
+    while time.monotonic() < end:
+        if own:
+            answer = store.get(f"answer/{own}").decode() if store.check([f"answer/{own}"]) else ""
+            asked, _, name = answer.partition(" ")
+            if asked == word:
+                store.set(f"{name}/{own}", "heard")
+                return name
+        elif all(store.check([f"{word}/{other}"]) for other in others):
+            return word
+        else:
+            for other in others:
+                if store.check([f"ask/{other}"]):
+                    store.set(f"answer/{other}", f"{store.get(f'ask/{other}').decode()} {word}")
+        time.sleep(0.02)
+    raise WorkerLost(f"not all of {workers} workers came within {patience.total_seconds():g} s (--stalled-after)")
 
 
 @contextmanager

@@ -9,6 +9,8 @@ import json
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from fieldwise.data.dataset import Dataset
 from fieldwise.data.prepare import prepare
 from fieldwise.data.schema import Layout
 from fieldwise.data.world import World
-from fieldwise.errors import ConfigError, FieldwiseError, TrainingError
+from fieldwise.errors import ConfigError, FieldwiseError, TrainingError, WorkerLost
 from fieldwise.models import build
 from fieldwise.nn.model import Model
 from fieldwise.scoring import score
@@ -291,6 +293,19 @@ def test_killed_workers_are_started_again_and_lose_nothing(data: Path, two: dict
     moments = [(rank, step) for rank, step in zip((1, 0, 1), steps, strict=True)]
     distributed.launch(often_killed, (data, folder, moments), workers=2, restarts=3)
     assert_same_bits(folder / "killed", folder / "two")
+
+
+def test_the_dead_are_not_heard_in_a_store_that_outlives_them() -> None:
+    store = torch.distributed.HashStore()
+    for key, value in {"ask/1": "old", "answer/1": "old dead", "ask/2": "older", "dead/1": "heard"}.items():
+        store.set(key, value)
+    with ThreadPoolExecutor(3) as pool:
+        jobs = [pool.submit(distributed._agreed_name, store, rank, 3, timedelta(seconds=60)) for rank in (2, 1, 0)]
+        names = {job.result() for job in jobs}
+    assert len(names) == 1
+    assert "dead" not in names
+    with pytest.raises(WorkerLost, match="not all of 4 workers came within 0.1 s"):
+        distributed._agreed_name(store, 0, 4, timedelta(seconds=0.1))
 
 
 def stalls() -> None:
