@@ -9,7 +9,7 @@ import warnings
 import typer
 
 from fieldwise.commands.app import app
-from fieldwise.errors import FieldwiseError
+from fieldwise.errors import FieldwiseError, WorkerLost
 
 # Each module of fieldwise.commands registers its verbs; this order is the order of --help.
 for group in ("data", "training", "results", "history", "studies", "exporting", "online", "speed"):
@@ -32,6 +32,9 @@ def main(arguments: list[str] | None = None) -> None:
         message = error.format_message() if hasattr(error, "format_message") else str(error) or type(error).__name__
         print(f"error: {' '.join(message.split())}", file=sys.stderr)
         sys.exit(2)
+    except WorkerLost as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
     except (KeyboardInterrupt, typer.Abort):
         code = 130
     except Exception as error:

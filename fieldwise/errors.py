@@ -26,6 +26,10 @@ class TrainingError(FieldwiseError):
     """Training cannot go on: the loss is not a number, or a run is already there."""
 
 
+class WorkerLost(Exception):
+    """Another worker died or stalls: no mistake of the user's. This one ends too, and the launcher starts all again."""
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     """The line for a name that nobody knows, with the nearest one.
 

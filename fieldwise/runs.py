@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldwise import bundle, calibration, metrics
+from fieldwise import bundle, calibration, distributed, metrics
 from fieldwise.config import Config
 from fieldwise.data.dataset import Dataset, Part
 from fieldwise.errors import TrainingError
@@ -62,17 +62,16 @@ class Run(ABC):
             "log_bytes": 0,
             "stopped": False,
         }
-        self._claim(resume)
+        self.finished = distributed.from_first(lambda: self._claim(resume))
 
     @abstractmethod
     def fit(self, progress: Progress) -> None:
         """Trains until validation log loss stops falling."""
 
-    def _claim(self, resume: bool) -> None:
-        """Takes the folder: a new one, or the same run's; never another's."""
+    def _claim(self, resume: bool) -> bool:
+        """Takes the folder: a new one, or the same run's; never another's. Returns whether that run is finished."""
         identity = {"data": self.dataset.fingerprint, "config": self.config.to_toml()}
         known = self.out / "identity.json"
-        self.finished = False
         if resume and known.exists():
             before = json.loads(known.read_text(encoding="utf-8"))
             if before != identity:
@@ -82,8 +81,7 @@ class Run(ABC):
                 )
             with whole_file(self.out / "config.toml") as file:
                 file.write_text(self.config.to_toml(), encoding="utf-8")
-            self.finished = (self.out / "DONE").exists()
-            return
+            return (self.out / "DONE").exists()
         # A kill while the first file was written leaves its hidden work file.
         if self.out.exists() and not (self.out.is_dir() and all(p.name.startswith(".") for p in self.out.iterdir())):
             raise TrainingError(f"{self.out} already holds something; go on with --resume, or choose another --out")
@@ -93,6 +91,7 @@ class Run(ABC):
             file.write_text(json.dumps(identity), encoding="utf-8")
         with whole_file(self.out / "config.toml") as file:
             file.write_text(self.config.to_toml(), encoding="utf-8")
+        return False
 
     def _place(self) -> dict[str, int]:
         epochs, within = divmod(self.at["step"], self.steps)
@@ -105,6 +104,8 @@ class Run(ABC):
         return found
 
     def _log(self, record: dict[str, Any]) -> None:
+        if not distributed.first():
+            return
         line = json.dumps(record) + "\n"
         with (self.out / "log.jsonl").open("a", encoding="utf-8") as file:
             file.write(line)
@@ -113,7 +114,7 @@ class Run(ABC):
     def _trim_log(self) -> None:
         """Drops what was logged after the checkpoint: those steps will be done, and logged, again."""
         path = self.out / "log.jsonl"
-        if path.exists() and not self.finished:
+        if distributed.first() and path.exists() and not self.finished:
             with path.open("r+b") as file:
                 file.truncate(self.at["log_bytes"])
 

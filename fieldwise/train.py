@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fieldwise import bundle, checkpoint
+from fieldwise import bundle, checkpoint, distributed
 from fieldwise.boosting import Boosting
 from fieldwise.config import Config, TrainSettings
 from fieldwise.data.batches import steps_per_epoch
@@ -35,7 +35,7 @@ from fieldwise.optim import Average, RowOptimizer
 from fieldwise.options import check_names
 from fieldwise.pretrain import start_from
 from fieldwise.runs import Progress, Run
-from fieldwise.scoring import device_of, score
+from fieldwise.scoring import device_of
 from fieldwise.steps import make_step, optimizer_of, tables
 from fieldwise.trees import Trees
 
@@ -48,13 +48,17 @@ SMALL_ROWS = 400_000
 def train(
     config: Config, data: Path, out: Path, resume: bool = False, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Trains on a prepared folder and returns the run's report; with `resume`, goes on where a run was killed."""
+    """Trains on a prepared folder and returns the run's report; with `resume`, goes on where a run was killed.
+
+    Of several workers the first alone writes, looks at the test rows and has a report; the others' is empty.
+    """
+    resume = resume or distributed.restarted()
     run = start(config, Dataset.open(data), out, resume)
     if run.finished:
         report: dict[str, Any] = json.loads((out / "report.json").read_text(encoding="utf-8"))
         return report
-    run.fit(progress or Progress())
-    return run.finish()
+    run.fit(progress if progress and distributed.first() else Progress())
+    return run.finish() if distributed.first() else {}
 
 
 def start(config: Config, dataset: Dataset, out: Path, resume: bool = False) -> Run:
@@ -69,6 +73,8 @@ def start(config: Config, dataset: Dataset, out: Path, resume: bool = False) -> 
     torch.manual_seed(config.seed)
     model = bundle.build_model(config, dataset.layout)
     if isinstance(model, Trees):
+        if distributed.count() > 1:
+            raise ConfigError(f"{config.model} is trained by one process; leave --workers out (it uses all cores)")
         return Boosting(config, dataset, out, resume, model)
     return Network(config, dataset, out, resume, model, origin)
 
@@ -122,6 +128,7 @@ class Network(Run):
         self.at["losses"] = []  # of the steps since the last line of the log
         if resume and not self.finished:
             self.at |= checkpoint.load(out / "checkpoint", self.model, self.optimizer, self._averaged) or {}
+            distributed.wait()  # the first worker may drop this checkpoint only when all have read it
         self._trim_log()
 
     def fit(self, progress: Progress) -> None:
@@ -184,12 +191,14 @@ class Network(Run):
             return self._judge(epoch)
 
     def _judge(self, epoch: int) -> dict[str, Any]:
-        found = self._measured(score(self.model, self.valid.ids))
+        logits = distributed.score_together(self.model, self.valid.ids)
+        found = distributed.from_first(lambda: self._measured(logits))
         better = found["log_loss"] < self.at["best_loss"]
         if better:
             self.at.update(best_loss=found["log_loss"], best_step=self.at["step"], bad=0)
-            with whole_file(self.out / "best.safetensors") as file:
-                self.model.save(file)
+            if distributed.first():
+                with whole_file(self.out / "best.safetensors") as file:
+                    self.model.save(file)
         else:
             self.at["bad"] += 1
             self.at["stopped"] = self.at["bad"] > self.settings.patience
@@ -204,7 +213,8 @@ class Network(Run):
         self.at["losses"] = []
 
     def _checkpoint(self) -> None:
-        checkpoint.save(self.out / "checkpoint", self.model, self.optimizer, self.at, self._averaged)
+        if distributed.first():
+            checkpoint.save(self.out / "checkpoint", self.model, self.optimizer, self.at, self._averaged)
 
     @property
     def _averaged(self) -> dict[str, Tensor]:

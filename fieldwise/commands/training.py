@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from fieldwise.commands.app import Force, Json, app
-from fieldwise.config import load_config
+from fieldwise.config import Config, load_config
 from fieldwise.console import (
     ComparisonBar,
     TrainingBar,
@@ -56,24 +58,56 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "",
     seed: Annotated[int | None, typer.Option()] = None,
+    workers: Annotated[int, typer.Option(help="Processes that share each batch; torchrun sets its own.")] = 1,
+    restarts: Annotated[int, typer.Option(help="How often --workers are started again when one dies.")] = 3,
+    stalled_after: Annotated[float, typer.Option(help="Seconds until a silent worker is taken for dead.")] = 300.0,
     json: Json = False,
 ) -> None:
     """Train a model on a prepared folder; leaves a run folder with a bundle in it.
 
     Example: `fieldwise train data --model pin --set train.lr=3e-4 --out runs/pin`
     """
-    from fieldwise import train as room
+    from fieldwise import distributed
     from fieldwise.incremental import settings_of
 
     chosen = {"model.name": model, "device": device, "seed": seed, "train.init_from": init_from}
     given = {k: v for k, v in chosen.items() if v not in ("", None)}
     settings = load_config(config, set_ or (), given, settings_of(continue_from) if continue_from else None)
-    with TrainingBar(settings.model, json) as bar:
-        report = room.train(settings, data, folder, resume, bar)
+    job = Job(settings, data, folder, resume, json, stalled_after)
+    if workers != 1 and "WORLD_SIZE" not in os.environ:
+        report = distributed.launch(_train, (job,), workers, restarts)
+    else:
+        report = _train(job)
+    if not report:  # this is a worker of torchrun, and not the first
+        return
     if json:
         print_json(report)
         return
     print_report(report, folder)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker is told to train."""
+
+    settings: Config
+    data: Path
+    folder: Path
+    resume: bool
+    quiet: bool
+    stalled_after: float
+
+
+def _train(job: Job) -> dict[str, Any]:
+    """Trains, as one of the workers where there are any; the report, empty but for the first worker."""
+    from fieldwise import distributed
+    from fieldwise import train as room
+
+    with (
+        distributed.joined(job.stalled_after),
+        TrainingBar(job.settings.model, job.quiet or not distributed.first()) as bar,
+    ):
+        return room.train(job.settings, job.data, job.folder, job.resume, bar)
 
 
 @app.command()

@@ -54,6 +54,15 @@ def rows_of_batches(
         yield waiting
 
 
+def share(rows: NDArray[np.int64], rank: int, workers: int) -> NDArray[np.int64]:
+    """The rows of a batch that a worker takes: all workers' together are the batch, each row once.
+
+    >>> [share(np.arange(5), rank, 2).tolist() for rank in (0, 1)]
+    [[0, 2, 4], [1, 3]]
+    """
+    return rows[rank::workers]
+
+
 def steps_per_epoch(rows: int, batch_size: int) -> int:
     """How many batches an epoch has. Fewer rows than half a batch join the one before: alone, a few rows would be
     a step as long as any other and, worse, a tenth of batch norm's running statistics just before an evaluation."""

@@ -1,0 +1,269 @@
+"""Many workers, one run: the process group that torchrun or `launch` sets up, and what workers tell each other.
+
+Nothing here knows of models. A process that nobody started as a worker is the first of one, and pays nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as group
+from numpy.typing import NDArray
+from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
+
+from fieldwise.errors import ConfigError, FieldwiseError, TrainingError, WorkerLost
+from fieldwise.scoring import Scorer, score
+
+T = TypeVar("T")
+
+# A worker that does not answer for so many seconds is taken for dead.
+STALLED_AFTER = 300.0
+# So long gloo may take for each message while it connects the workers.
+CONNECT_SECONDS = 20.0
+
+
+class Wire:
+    """The bytes of all tensors that this worker has handed to others."""
+
+    sent = 0
+
+
+def rank() -> int:
+    """The number of this worker, 0 the first."""
+    return group.get_rank() if group.is_initialized() else 0
+
+
+def count() -> int:
+    """How many workers there are."""
+    return group.get_world_size() if group.is_initialized() else 1
+
+
+def first() -> bool:
+    """Whether this worker is the one that writes files and speaks."""
+    return rank() == 0
+
+
+def restarted() -> bool:
+    """Whether the launcher started the workers again after one was lost: the run goes on from its checkpoint."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0
+
+
+@contextmanager
+def joined(stalled_after: float = STALLED_AFTER) -> Iterator[None]:
+    """Within, this process is one of the workers that the environment names; alone where it names none."""
+    if "WORLD_SIZE" not in os.environ or group.is_initialized():
+        yield
+        return
+    local, beside = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // beside))
+    backend = "gloo"
+    if torch.cuda.is_available():
+        torch.cuda.set_device(local % torch.cuda.device_count())
+        backend = "cpu:gloo,cuda:nccl"
+    with _others_alive(stalled_after):
+        _connect(backend, timedelta(seconds=stalled_after))
+    try:
+        with _others_alive(stalled_after):
+            yield
+    finally:
+        group.destroy_process_group()
+
+
+def _connect(backend: str, patience: timedelta) -> None:
+    """Brings the process group up."""
+    store, own, workers = next(iter(rendezvous("env://", timeout=patience)))
+    clean = PrefixStore(_agreed_name(store, own, workers, patience), store)
+    # All are there now. A connection that is not made is soon noticed, at five times gloo's timeout.
+    short = min(patience, timedelta(seconds=CONNECT_SECONDS))
+    group.init_process_group(backend, store=clean, rank=own, world_size=workers, timeout=short)
+    group.distributed_c10d._set_pg_timeout(patience)
+
+
+def _agreed_name(store: Any, own: int, workers: int, patience: timedelta) -> str:
+    """A name that the living workers agree on, and no dead one ever knew.
+
+    Torch's store outlives a restart, with the addresses of the dead in it: whoever reads one waits for ever. So each
+    worker asks with a word that is new, and the first answers every word that it finds until all have heard it.
+    """
+    word, end = uuid.uuid4().hex, time.monotonic() + patience.total_seconds()
+    others = range(1, workers)
+    if own:
+        store.set(f"ask/{own}", word)
+    while time.monotonic() < end:
+        if own:
+            answer = store.get(f"answer/{own}").decode() if store.check([f"answer/{own}"]) else ""
+            asked, _, name = answer.partition(" ")
+            if asked == word:
+                store.set(f"{name}/{own}", "heard")
+                return name
+        elif all(store.check([f"{word}/{other}"]) for other in others):
+            return word
+        else:
+            for other in others:
+                if store.check([f"ask/{other}"]):
+                    store.set(f"answer/{other}", f"{store.get(f'ask/{other}').decode()} {word}")
+        time.sleep(0.02)
+    raise WorkerLost(f"not all of {workers} workers came within {patience.total_seconds():g} s (--stalled-after)")
+
+
+@contextmanager
+def _others_alive(stalled_after: float) -> Iterator[None]:
+    """What torch says when another worker does not answer, as one line."""
+    try:
+        yield
+    except group.DistError as error:
+        raise _lost(error, stalled_after) from error
+    except RuntimeError as error:
+        # gloo's own errors have no class.
+        if "gloo" not in str(error):
+            raise
+        raise _lost(error, stalled_after) from error
+
+
+def _lost(error: Exception, stalled_after: float) -> WorkerLost:
+    found = str(error).strip().splitlines()[0]
+    return WorkerLost(f"another worker died, or did not answer for {stalled_after:g} s (--stalled-after): {found}")
+
+
+def launch(work: Callable[..., T], arguments: tuple[Any, ...], workers: int, restarts: int) -> T:
+    """Calls work(*arguments) in so many processes of torch's elastic launcher; returns what the first returns.
+
+    A user's mistake in a worker is raised here, once. When a worker dies all are started again, up to `restarts` times.
+    """
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    if workers < 1 or restarts < 0:
+        raise ConfigError(f"--workers must be 1 or more and --restarts 0 or more, found {workers} and {restarts}")
+    settings = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=workers,
+        run_id=str(os.getpid()),
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        local_addr="localhost",
+        max_restarts=restarts,
+    )
+    try:
+        with _signals_kept():
+            found: dict[int, T | FieldwiseError] = elastic_launch(settings, _mistakes_returned)(work, arguments)
+    except ChildFailedError as error:
+        raise TrainingError(_dead(error, restarts)) from error
+    except SignalException:
+        raise KeyboardInterrupt from None
+    for result in found.values():
+        if isinstance(result, FieldwiseError):
+            raise result
+    result = found[0]
+    assert not isinstance(result, FieldwiseError)
+    return result
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """The launcher takes signals over and does not give them back."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    kinds = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    before = {kind: signal.getsignal(kind) for kind in kinds}
+    try:
+        yield
+    finally:
+        for kind, action in before.items():
+            signal.signal(kind, action)
+
+
+def _dead(error: Any, restarts: int) -> str:
+    number, failure = error.get_first_failure()
+    why = f"worker {number} ended with {failure.exitcode}: {str(failure.message).strip().splitlines()[-1]}"
+    return f"a worker died more often than --restarts {restarts}; go on with --resume ({why})"
+
+
+def _mistakes_returned(work: Callable[..., T], arguments: tuple[Any, ...]) -> T | FieldwiseError:
+    """A mistake is the same in every try: as a result it reaches the user at once, and nothing is started again."""
+    try:
+        return work(*arguments)
+    except FieldwiseError as error:
+        return error
+
+
+def from_first(action: Callable[[], T]) -> T:
+    """What the first worker's action returns, or the user's mistake that it raises, on every worker."""
+    if count() == 1:
+        return action()
+    told: list[Any] = [None]
+    if first():
+        try:
+            told[0] = action()
+        except FieldwiseError as error:
+            told[0] = error
+        Wire.sent += len(pickle.dumps(told[0]))
+    group.broadcast_object_list(told, src=0)
+    if isinstance(told[0], FieldwiseError):
+        raise told[0]
+    result: T = told[0]
+    return result
+
+
+def wait() -> None:
+    """Goes on when every worker has come here."""
+    if count() > 1:
+        group.barrier()
+
+
+def summed(values: Tensor) -> Tensor:
+    """The sum of the workers' tensors, in place; the same bits on every worker."""
+    Wire.sent += values.nbytes
+    group.all_reduce(values)
+    return values
+
+
+def gathered(values: Tensor, sizes: list[int]) -> Tensor:
+    """The workers' tensors (n_r, ...) one behind the other, in the order of workers; sizes are all n_r."""
+    most = max(sizes)
+    padded = values.new_zeros(most, *values.shape[1:])
+    padded[: len(values)] = values
+    found = [torch.empty_like(padded) for _ in sizes]
+    Wire.sent += padded.nbytes
+    group.all_gather(found, padded)
+    return torch.cat([each[:size] for each, size in zip(found, sizes, strict=True)])
+
+
+def counts(values: Tensor) -> list[list[int]]:
+    """The workers' whole numbers (n,): a list of n for each worker."""
+    found = [torch.empty_like(values) for _ in range(count())]
+    Wire.sent += values.nbytes
+    group.all_gather(found, values)
+    return [each.tolist() for each in found]
+
+
+def score_together(model: Scorer, ids: NDArray[np.int32]) -> NDArray[np.floating[Any]]:
+    """Logits of all rows on every worker, each having scored its share: metrics are those of all rows, exactly."""
+    workers = count()
+    if workers == 1:
+        return score(model, ids)
+    own = torch.from_numpy(np.ascontiguousarray(score(model, ids[rank() :: workers])))
+    parts = gathered(own, [len(range(other, len(ids), workers)) for other in range(workers)]).numpy()
+    logits, place = np.empty_like(parts), 0
+    for other in range(workers):
+        size = len(range(other, len(ids), workers))
+        logits[other::workers] = parts[place : place + size]
+        place += size
+    return logits

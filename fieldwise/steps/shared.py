@@ -1,0 +1,121 @@
+"""The step of several workers: each takes its share of the batch, gradients are added up, all move alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fieldwise import distributed
+from fieldwise.config import Config
+from fieldwise.data.batches import Batch, rows_of_batches, share, take
+from fieldwise.data.dataset import Part
+from fieldwise.errors import ConfigError
+from fieldwise.nn.model import Model
+from fieldwise.optim import clip
+from fieldwise.optim.rows import touched
+from fieldwise.steps.plain import Step
+
+
+@dataclass(frozen=True)
+class Share(Batch):
+    """A worker's rows of a batch of `whole` rows."""
+
+    whole: int
+
+    @property
+    def rows(self) -> int:
+        return self.whole
+
+
+class SharedStep(Step):
+    """`Step` over the workers' shares of a batch: the same losses and weights but for the rounding of sums.
+
+    Dense gradients are summed in one message; of a table the touched rows alone travel, with their ids.
+    """
+
+    def __init__(self, model: Model, config: Config, total: int) -> None:
+        if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules()):
+            raise ConfigError(
+                "batch norm needs the whole batch in one process, found several workers; "
+                "take model.norm=layer, or train without --workers"
+            )
+        super().__init__(model, config, total)
+        self.rank, self.workers = distributed.rank(), distributed.count()
+        self.whole = 0  # rows of the batch that is being trained on
+
+    def batches(self, part: Part, epoch: int, start: int = 0) -> Iterator[Share]:
+        settings = self.settings
+        for rows in rows_of_batches(part.rows, settings.batch_size, self.seed, epoch, start, settings.shuffle_rows):
+            if len(rows) < self.workers:
+                raise ConfigError(f"a batch needs a row for each of {self.workers} workers, found {len(rows)} rows")
+            own = take(part, share(rows, self.rank, self.workers))
+            yield Share(own.ids, own.labels, own.weights, len(rows))
+
+    def __call__(self, batch: Batch, number: int) -> float:
+        self._seed(number)
+        self.whole = batch.rows
+        ids, labels, weights = self._on_device(batch)
+        self.passed("data")
+        loss, total = self.objective(self.model.lookup(ids), labels, weights)
+        self.passed("forward")
+        self.optimizer.zero_grad(set_to_none=True)
+        total.backward()
+        value = self._checked(exchange(list(self.model.parameters()), loss.detach()), number)
+        self.passed("backward")
+        if self.settings.clip:
+            clip(self.model.parameters(), self.settings.clip)
+        self._set_rate(number)
+        self.optimizer.step()
+        self.passed("optimiser")
+        return value
+
+    def objective(self, found: dict[str, Tensor], labels: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+        """This share's part of the batch's loss, and of what its gradients are of."""
+        part = len(labels) / self.whole
+        loss, total = super().objective(found, labels, weights)
+        return loss * part, total * part
+
+    def row_penalty(self, rows: int) -> float:
+        """`objective` makes a share's part of it, which is right for means; a sum is of all rows in any case."""
+        of_rows = super().row_penalty(rows)
+        return of_rows if self.settings.l2_reduction == "mean" else of_rows * self.whole / rows
+
+    def _seed(self, number: int) -> None:
+        """Dropout differs between workers and steps, and is the same when a step is done again after a kill."""
+        state = np.random.SeedSequence([self.seed, number, self.rank]).generate_state(1, np.uint64)
+        torch.manual_seed(int(state[0]))
+
+
+def exchange(weights: list[Any], loss: Tensor) -> float:
+    """Adds up the workers' gradients, in place, and their losses."""
+    used = [weight for weight in weights if weight.grad is not None]
+    by_rows = [weight for weight in used if weight.grad.is_sparse]
+    _add_dense([weight.grad for weight in used if not weight.grad.is_sparse])
+    if by_rows:
+        _add_rows(by_rows)
+    return float(distributed.summed(loss.clone()))
+
+
+def _add_dense(grads: list[Tensor]) -> None:
+    """One message for each type of numbers, whatever the number of layers."""
+    for kind in dict.fromkeys(grad.dtype for grad in grads):
+        own = [grad for grad in grads if grad.dtype == kind]
+        flat = distributed.summed(torch.cat([grad.reshape(-1) for grad in own]))
+        for grad, values in zip(own, flat.split([grad.numel() for grad in own]), strict=True):
+            grad.copy_(values.view_as(grad))
+
+
+def _add_rows(weights: list[Any]) -> None:
+    """Each worker's touched rows, one worker behind the other: equal ids are added in that order by every optimiser."""
+    own = [touched(weight.grad) for weight in weights]
+    sizes = distributed.counts(torch.tensor([len(ids) for ids, _ in own], device=own[0][0].device))
+    for number, (weight, (ids, rows)) in enumerate(zip(weights, own, strict=True)):
+        each = [found[number] for found in sizes]
+        short = ids.int() if len(weight) < 2**31 else ids
+        all_ids, all_rows = distributed.gathered(short, each), distributed.gathered(rows, each)
+        weight.grad = torch.sparse_coo_tensor(all_ids.long()[None], all_rows, weight.shape, check_invariants=False)
