@@ -105,7 +105,7 @@ def spread(models: Mapping[str, Sequence[float]], label: str) -> str:
     return _svg(figure, f"{label} of each model, a point for each seed")
 
 
-def heat_map(matrix: ArrayLike, names: Sequence[str], title: str) -> str:
+def heat_map(matrix: ArrayLike, names: Sequence[str], title: str, unit: str = "Strength (logits)") -> str:
     """A symmetric matrix (F, F) of field pairs, darker for stronger; the picture grows with F."""
     values = np.array(matrix, dtype=float)
     fields = len(names)
@@ -130,7 +130,7 @@ def heat_map(matrix: ArrayLike, names: Sequence[str], title: str) -> str:
     if fields <= 7:
         _write_values(axes, values, top)
     bar = figure.colorbar(image, ax=axes, shrink=0.8, aspect=22, pad=0.03)
-    bar.set_label("Strength (logits)", fontsize=8.5, color=INK)
+    bar.set_label(unit, fontsize=8.5, color=INK)
     bar.ax.tick_params(labelsize=8, length=0, colors=INK)
     bar.outline.set_visible(False)
     return _svg(figure, f"Strength of each pair of fields, {title}")

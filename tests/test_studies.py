@@ -21,6 +21,7 @@ from fieldwise.config import load_config
 from fieldwise.data.dataset import Dataset
 from fieldwise.data.schema import Layout
 from fieldwise.errors import ConfigError, TrainingError
+from fieldwise.nn.embedding import Table
 from fieldwise.optim.adam import Adam
 from fieldwise.studies import (
     adam,
@@ -127,6 +128,7 @@ def test_a_run_that_fails_is_a_result(tmp_path: Path):
 
     found = runner.run_study(replace(TOY, plan=broken), tmp_path, seeds=1, workers=1)
     assert len(found["failed"]) == 1
+    assert "1 of 1 runs failed (the loss" in found["failed"][0]
     assert [verdict["passed"] for verdict in found["verdicts"]] == [True, False]
     assert found["verdicts"][1]["margin"] is None
 
@@ -416,5 +418,7 @@ def test_the_settings_of_every_case_are_known(name: str):
         assert {case.data for case in made.cases} == set(made.sources)
         for case in made.cases:
             config = load_config(base={"seed": 0, "device": "cpu", **case.settings})
-            models.build(config.model, Layout.of((3,) * 8), config.options)
+            model = models.build(config.model, Layout.of((3,) * 8), config.options)
+            for table in (part for part in getattr(model, "modules", list)() if isinstance(part, Table)):
+                table.start(config.train.init, config.train.init_scale)
         assert len({case.name for case in made.cases}) == len(made.cases)

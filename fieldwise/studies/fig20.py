@@ -78,8 +78,9 @@ def _trained(epochs: int, lr: float) -> Row:
         "train.lr": lr,
         "train.batch_size": 1000,
         "train.l2": 0.0,
-        "train.init": "uniform",
-        "train.init_scale": 0.1,
+        # U(-.1, .1) for vectors of 10.
+        "train.init": "uniform-nk",
+        "train.init_scale": 4.0,
         "train.evaluations": 1,
     }
 
@@ -161,5 +162,5 @@ STUDY = Study(
     look=look,
     claims=claims,
     draw=draw,
-    seeds={"small": 1, "medium": 3, "paper": 3},
+    seeds={"small": 3, "medium": 3, "paper": 3},
 )

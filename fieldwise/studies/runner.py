@@ -109,7 +109,11 @@ def _written(study: Study, setup: Setup, results: Results, folder: Path) -> dict
     rows = results.summed_up(study.keys, study.columns)
     verdicts = study.claims(results)
     lines = tables.lines(rows, study.columns)
-    failed = [f"{row['name']}: {row['failed']} of {row['seeds']} runs failed" for row in rows if row["failed"]]
+    failed = [
+        f"{row['name']}: {row['failed']} of {row['seeds']} runs failed ({_why(results, study, row)})"
+        for row in rows
+        if row["failed"]
+    ]
     said = [str(verdict) for verdict in verdicts]
     with whole_file(folder / "table.md") as file:
         text = tables.markdown(study.columns, lines, " ".join(study.keys).capitalize())
@@ -142,6 +146,12 @@ def _written(study: Study, setup: Setup, results: Results, folder: Path) -> dict
     with whole_file(folder / "result.json") as file:
         file.write_text(json.dumps(result, indent=1), encoding="utf-8")
     return result
+
+
+def _why(results: Results, study: Study, row: Row) -> str:
+    """The first reason that a run of this case gives for its end."""
+    own = results.where(**{key: row[key] for key in study.keys})
+    return str(next(one["failed"] for one in own.rows if "failed" in one))
 
 
 def _write_csv(path: Path, rows: Sequence[Row]) -> None:
