@@ -192,6 +192,22 @@ def surfaces(parts: Mapping[str, tuple[ArrayLike, ArrayLike, ArrayLike]], labels
     return figure
 
 
+def heat_grid(maps: Mapping[str, ArrayLike], columns: int) -> Figure:
+    """Square maps of field pairs, so many in a row, each on its own scale."""
+    count = max(1, -(-len(maps) // columns))
+    figure = _figure(0.2 + 1.75 * count, 0.3 + 1.6 * columns)
+    grid = figure.subplots(count, columns, squeeze=False).ravel()
+    for axes in grid:
+        axes.set_axis_off()
+    for axes, (title, matrix) in zip(grid, maps.items(), strict=False):
+        values = np.array(matrix, dtype=float)
+        np.fill_diagonal(values, np.nan)
+        axes.pcolormesh(values, cmap=BLUES, vmin=0, vmax=float(np.nanmax(values, initial=0.0)) or 1.0)
+        axes.set(ylim=(len(values), 0), aspect="equal")
+        axes.set_title(_shown(title, 28), fontsize=8, color=INK, loc="left", parse_math=False)
+    return figure
+
+
 def _thinned(values: NDArray[Any], most: int = 18) -> NDArray[Any]:
     """Some rows and columns of a grid, its edges among them, so that a picture has few corners."""
     places = [np.unique(np.linspace(0, size - 1, min(size, most)).round().astype(int)) for size in values.shape]

@@ -406,9 +406,7 @@ def test_table_11_counts_models():
     assert [verdict.passed for verdict in table11.claims(Results(rows))] == [True, False]
 
 
-@pytest.mark.parametrize(
-    "name", ["coupled-gradient", "parity", "layer-norm", "kernels", "seeds", "table11", "fig20", "history"]
-)
+@pytest.mark.parametrize("name", [name for name in registry.MODULES if registry.named(name).plan])
 def test_the_settings_of_every_case_are_known(name: str):
     """A misspelt option would show only after an hour of training."""
     study = registry.named(name)

@@ -92,9 +92,11 @@ STUDY = Study(
     id="fig10",
     paper="Figure 10",
     asks="How far is the distribution in a batch from the true one, by sparsity, batch size and dropout?",
+    says="The distance of a batch from the distribution grows with N and with dropout and falls with the batch size.",
     keys=("N", "drop", "batch"),
     columns=(Column("kl", "KL divergence", ".4f", None, "kl_sd"),),
     compute=compute,
     claims=claims,
     draw=draw,
+    budget=1,
 )

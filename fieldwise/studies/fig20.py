@@ -151,6 +151,7 @@ STUDY = Study(
     id="fig20",
     paper="Figure 20",
     asks="How well does a DNN learn a poly-2 function, by sparsity and by its size?",
+    says="AUC falls with N; poly-2 regression stays above all networks, and width and depth do not help.",
     keys=("part", "N", "model"),
     columns=(
         Column("auc", "AUC", ".4f", high, "auc_sd"),
@@ -163,4 +164,5 @@ STUDY = Study(
     claims=claims,
     draw=draw,
     seeds={"small": 3, "medium": 3, "paper": 3},
+    budget=7,
 )

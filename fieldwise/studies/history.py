@@ -140,4 +140,5 @@ STUDY = Study(
     plan=plan,
     claims=claims,
     draw=draw,
+    budget=6,
 )

@@ -62,6 +62,7 @@ STUDY = Study(
     id="kernels",
     paper="Kernels of KFM (section 3.1.2)",
     asks="Is a richer kernel better, and slower?",
+    says="Matrices are better than vectors, vectors than numbers; and slower.",
     keys=("kernel",),
     columns=(
         Column("auc", "AUC", ".4f", high, "auc_sd"),
@@ -73,4 +74,5 @@ STUDY = Study(
     claims=claims,
     draw=draw,
     seeds={"small": 1, "medium": 3, "paper": 3},
+    budget=3,
 )

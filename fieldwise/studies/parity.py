@@ -132,6 +132,7 @@ STUDY = Study(
     id="parity",
     paper="Parity (section 3.2.2)",
     asks="Up to which size does a network learn the parity of some of 30 fields?",
+    says="The gradient tells a network nothing about a parity of many fields.",
     keys=("model", "size"),
     columns=(
         Column("auc", "AUC", ".4f", high, "auc_sd"),
@@ -143,4 +144,5 @@ STUDY = Study(
     claims=claims,
     draw=draw,
     seeds={"small": 1, "medium": 3, "paper": 3},
+    budget=4,
 )
