@@ -159,6 +159,22 @@ def test_means_need_every_seed():
     assert not Verdict("equal", 0.0).passed
 
 
+def test_a_page_shows_what_was_run_and_says_what_was_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert run("study", "fig9", "--out", tmp_path / "out") == 0
+    assert run("study", "page", "--out", tmp_path / "out", "--page", tmp_path / "docs" / "paper.md", "--json") == 0
+    found = json.loads(capsys.readouterr().out.partition("{")[2].join(["{", ""]))
+    assert found["run"] == ["fig9"]
+    page = (tmp_path / "docs" / "paper.md").read_text()
+    assert "| [fig9](#fig9) | Figure 9 | small, 1 | 3 of 3 pass |" in page
+    assert "- PASS  a sparse update moves no row that is not in the batch" in page
+    assert "| fig8 | Figure 8 | | not run yet |" in page
+    figure = next((tmp_path / "docs" / "figures").iterdir())
+    assert figure.name in page
+    assert figure.stat().st_size < 200_000
+    assert all(study.says for study in registry.every() if study.paper.startswith(("Figure", "Table")))
+    assert run("study", "fig9", "--page", tmp_path / "x.md") == 2
+
+
 def test_every_study_is_listed_and_whole(capsys: pytest.CaptureFixture[str]):
     studies = registry.every()
     assert [study.id for study in studies] == list(registry.MODULES)

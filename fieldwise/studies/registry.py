@@ -42,7 +42,7 @@ MODULES = {
 def named(name: str) -> Study:
     """The study of an id."""
     if name not in MODULES:
-        raise ConfigError(unknown("study", name, (*MODULES, "all", "list")))
+        raise ConfigError(unknown("study", name, (*MODULES, "all", "list", "page")))
     study = importlib.import_module(f"fieldwise.studies.{MODULES[name]}").STUDY
     assert isinstance(study, Study)
     return study
