@@ -143,8 +143,8 @@ def draw(results: Results) -> Figure:
         name = f"N = {row['N']}" if row["part"] == "a" else f"(b) {row['model']}"
         if "_curve" in row:
             x, y = zip(*row["_curve"], strict=True)
-            series[name] = (x, y)
-    return plots.curves(series, "Training rows seen", "Validation AUC")
+            series[name] = ([rows / 1000 for rows in x], y)
+    return plots.curves(series, "Thousand training rows seen", "Validation AUC")
 
 
 STUDY = Study(

@@ -83,7 +83,11 @@ def _section(study: Study, result: dict[str, Any] | None, figure: str) -> str:
     command = f"    fieldwise study {study.id} --size {result['size'] if result else 'small'}\n"
     if result is None:
         return "\n".join(
-            [*parts, f"Not run yet; size small takes about {study.budget:g} minutes of a core.\n", command]
+            [
+                *parts,
+                f"Not run for this page yet; size small takes about {study.budget:g} minutes of a core.\n",
+                command,
+            ]
         )
     table = tables.markdown(study.columns, tables.lines(result["rows"], study.columns), " ".join(study.keys))
     parts.append(_folded(table) if len(result["rows"]) > LONG else table)
