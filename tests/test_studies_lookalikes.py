@@ -34,7 +34,7 @@ from fieldwise.studies import (
     table8,
     table9,
 )
-from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Verdict, mostly
+from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Verdict, highest, mostly
 
 FAST = {"train.epochs": 1, "train.batch_size": 100}
 
@@ -80,6 +80,19 @@ def test_table_6_fails_with_fm_for_kfm_and_pin_without_products():
     assert passed(table6.claims(table6_rows())) == [True] * 5
     assert passed(table6.claims(table6_rows(kfm=-0.015))) == [True, False, True, True, True]
     assert passed(table6.claims(table6_rows(pin=-0.02))) == [True, True, True, False, False]
+
+
+def test_a_run_that_failed_is_never_passed_over():
+    rows = table6_rows().rows
+    for row in rows:
+        if row["model"] in ("nifm", "kpnn") and row["data"] in ("avazu", "criteo"):
+            row |= {"auc": None, "failed": "the loss is not a number"}
+    assert passed(table6.claims(Results(rows))) == [True, True, False, False, False]
+    blocks = {m: {"_blocks": [0.5, 0.4]} if m != "pin" else {"failed": ""} for m in (*table8.OTHERS, *table8.PNNS)}
+    found = table8.derive(Results([{"data": "avazu", "model": m, "seed": 0, **b} for m, b in blocks.items()]))
+    assert [row["p"] is None for row in found] == [False] * 6 + [True] * 3
+    assert not any(passed(table8.claims(Results(found))))
+    assert highest([1.0, 3.0]) == 3.0
 
 
 def test_the_user_s_own_prepared_rows_are_taken(tmp_path: Path):

@@ -23,7 +23,7 @@ from fieldwise.data.world import World
 from fieldwise.data.world.kinds import NUMERIC
 from fieldwise.scoring import score
 from fieldwise.studies.sources import Source
-from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Study, Verdict
+from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Study, Verdict, highest
 from fieldwise.tables import Column
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def claims(results: Results) -> list[Verdict]:
             "KFM's log loss is at most FFM's and 1e-4", loss["ffm"] + SLACK - loss["kfm"], results.seeds, words, False
         ),
         Verdict(f"with at most {SHARE} of its parameters", SHARE - share, 1, f"{share:.3f}", False),
-        Verdict("the fitted shift costs at most 1e-4", SLACK - max(worse), results.seeds, strict=False),
+        Verdict("the fitted shift costs at most 1e-4", SLACK - highest(worse), results.seeds, strict=False),
     ]
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldwise.studies.study import Results, Row, Setup, Study, Verdict
+from fieldwise.studies.study import Results, Row, Setup, Study, Verdict, lowest
 from fieldwise.tables import Column
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def compute(setup: Setup) -> list[Row]:
 
 def claims(results: Results) -> list[Verdict]:
     def least(lists: list[list[float]], sign: int) -> float:
-        return min(sign * (later - before) for values in lists for before, later in pairwise(values))
+        return lowest(sign * (later - before) for values in lists for before, later in pairwise(values))
 
     plain, small = results.where(drop=0.0), results.where(N=SIZES[0])
     by_size = [[plain.mean("kl", N=size, batch=batch) for size in SIZES] for batch in BATCHES]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fieldwise.studies import lookalikes
-from fieldwise.studies.study import Plan, Results, Setup, Study, Verdict, mostly
+from fieldwise.studies.study import Plan, Results, Setup, Study, Verdict, highest, mostly
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,7 +34,7 @@ def claims(results: Results) -> list[Verdict]:
     falls, slopes = {}, {}
     for data in results.different("data"):
         auc = {m: [results.mean("auc", data=data, model=m, k=k) for k in DIMS] for m in MODELS}
-        falls[data] = max(auc["fm"]) - auc["fm"][-1]
+        falls[data] = highest(auc["fm"]) - auc["fm"][-1]
         slopes[data] = (auc["pin"][-1] - auc["pin"][-2]) - (auc["fm"][-1] - auc["fm"][-2])
     return [
         mostly(f"FM is best below k = {DIMS[-1]}", falls, results.seeds, needed=2),

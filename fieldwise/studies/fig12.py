@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fieldwise.studies import lookalikes
-from fieldwise.studies.study import Plan, Results, Setup, Study, Verdict, mostly
+from fieldwise.studies.study import Plan, Results, Setup, Study, Verdict, lowest, mostly
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,19 +39,19 @@ def plan(setup: Setup) -> Plan:
 
 
 def claims(results: Results) -> list[Verdict]:
-    lowest, shrinks = {}, {}
+    least, shrinks = {}, {}
     for data in results.different("data"):
         own = results.where(data=data)
         shapes = dict.fromkeys((row["width"], row["depth"]) for row in own.rows)
         gaps = {}
         for width, depth in shapes:
             auc = {m: own.mean("auc", model=m, width=width, depth=depth) for m in MODELS}
-            gaps[width, depth] = min(auc["pin"] - auc["fnn"], auc["pin"] - auc["deepfm"])
+            gaps[width, depth] = lowest([auc["pin"] - auc["fnn"], auc["pin"] - auc["deepfm"]])
         widths = sorted(width for width, depth in shapes if depth == 3)
-        lowest[data] = min(gaps.values())
+        least[data] = lowest(gaps.values())
         shrinks[data] = gaps[widths[0], 3] - gaps[widths[-1], 3]
     return [
-        mostly("PIN is at least at FNN and DeepFM for every width and depth", lowest, results.seeds, strict=False),
+        mostly("PIN is at least at FNN and DeepFM for every width and depth", least, results.seeds, strict=False),
         mostly("PIN's lead is larger in the narrowest net than in the widest", shrinks, results.seeds),
     ]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fieldwise.studies.gradients import Watched
-from fieldwise.studies.study import Results, Row, Setup, Study, Verdict
+from fieldwise.studies.study import Results, Row, Setup, Study, Verdict, lowest
 from fieldwise.tables import Column
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def claims(results: Results) -> list[Verdict]:
         Verdict("with eps = 1e-2 at most .1 of them do", 0.1 - last[0], results.seeds, shown, False),
         Verdict(
             "the smaller eps, the more stay above g*",
-            min(later - before for before, later in pairwise(last)),
+            lowest(later - before for before, later in pairwise(last)),
             results.seeds,
             shown,
             strict=False,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fieldwise.studies import lookalikes
-from fieldwise.studies.study import Plan, Results, Row, Setup, Study, Verdict
+from fieldwise.studies.study import Plan, Results, Row, Setup, Study, Verdict, highest
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,7 +45,7 @@ def claims(results: Results) -> list[Verdict]:
         small = [value for value in values if (value > 0 if data == "appstore" else value <= 1e-6)]
         others = [value for value in values if value not in small]
         claim = "some L2 is best" if data == "appstore" else "no L2, or at most 1e-6, is best"
-        margin = max(areas[value] for value in small) - max(areas[value] for value in others)
+        margin = highest(areas[value] for value in small) - highest(areas[value] for value in others)
         found.append(Verdict(f"{data}: {claim}", margin, results.seeds, f"the best is {best:g}"))
     return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fieldwise.studies import lookalikes
-from fieldwise.studies.study import Plan, Results, Setup, Study, Verdict
+from fieldwise.studies.study import Plan, Results, Setup, Study, Verdict, lowest
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,12 +32,16 @@ def claims(results: Results) -> list[Verdict]:
     auc = {(a, n): results.mean("auc", activation=a, norm=n) for a in ACTIVATIONS for n in NORMS}
     ours = auc["relu", "layer"]
     others = [value for key, value in auc.items() if key != ("relu", "layer")]
-    alike = min(abs(auc["relu", norm] - auc["elu", norm]) - abs(auc["selu", norm] - auc["elu", norm]) for norm in NORMS)
+    alike = lowest(
+        abs(auc["relu", norm] - auc["elu", norm]) - abs(auc["selu", norm] - auc["elu", norm]) for norm in NORMS
+    )
     gains = [auc[a, "layer"] - auc[a, "none"] for a in ACTIVATIONS]
     return [
-        Verdict("ReLU with layer norm is the best of all eight", min(ours - other for other in others), results.seeds),
+        Verdict(
+            "ReLU with layer norm is the best of all eight", lowest(ours - other for other in others), results.seeds
+        ),
         Verdict("SELU is as near to ELU as ReLU is, or nearer", alike, results.seeds, strict=False),
-        Verdict("layer norm raises the AUC of every activation", min(gains), results.seeds),
+        Verdict("layer norm raises the AUC of every activation", lowest(gains), results.seeds),
     ]
 
 

@@ -10,7 +10,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from fieldwise.studies import lookalikes
-from fieldwise.studies.study import Plan, Results, Setup, Study, Verdict
+from fieldwise.studies.study import Plan, Results, Setup, Study, Verdict, lowest
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,11 +44,11 @@ def claims(results: Results) -> list[Verdict]:
     plain, normed = ([cost(norm, batch) for batch in batches] for norm in NORMS)
     shown = " ".join(f"{value:+.4f}" for value in (*plain, *normed))
     return [
-        Verdict("without norm, dropping half the units lowers the AUC", min(plain), results.seeds, shown),
+        Verdict("without norm, dropping half the units lowers the AUC", lowest(plain), results.seeds, shown),
         Verdict("it lowers it more in the smaller batch", plain[0] - plain[1], results.seeds, shown),
         Verdict(
             "with layer norm it lowers it less",
-            min(a - b for a, b in zip(plain, normed, strict=True)),
+            lowest(a - b for a, b in zip(plain, normed, strict=True)),
             results.seeds,
             shown,
         ),

@@ -22,7 +22,7 @@ from fieldwise.data.dataset import Dataset
 from fieldwise.data.world import World
 from fieldwise.nn.model import Model
 from fieldwise.studies import lookalikes
-from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Study, Verdict
+from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Study, Verdict, lowest
 from fieldwise.tables import Column
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def claims(results: Results) -> list[Verdict]:
     for name in MAPS:
         bars, areas = ([results.mean(f"{name}_{what}", model=m) for m in MODELS] for what in ("bar", "auc"))
         shown = " ".join(f"{value:.3f}" for value in bars)
-        margin = min(bars[0] - bars[1], bars[1] - bars[2])
+        margin = lowest([bars[0] - bars[1], bars[1] - bars[2]])
         found.append(Verdict(f"{name}: FM shows more bars than FFM, FFM than KFM", margin, results.seeds, shown))
         shown = " ".join(f"{value:.3f}" for value in areas)
         claim = f"{name}: KFM's map tells the planted pairs better than FM's"
@@ -107,7 +107,7 @@ STUDY = Study(
     columns=(
         Column("auc", "AUC", ".4f"),
         *(Column(f"{name}_bar", f"Bars, {name}", ".3f") for name in MAPS),
-        *(Column(f"{name}_auc", f"Finds pairs, {name}", ".3f") for name in MAPS),
+        *(Column(f"{name}_auc", f"Finds, {name}", ".3f") for name in MAPS),
     ),
     plan=plan,
     look=look,

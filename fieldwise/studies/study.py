@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
@@ -118,6 +118,21 @@ class Verdict:
         seeds = f"{self.seeds} seed{'s' if self.seeds > 1 else ''}"
         words = f"; {self.words}" if self.words else ""
         return f"{'PASS' if self.passed else 'FAIL'}  {self.claim}: margin {self.margin:+.5g} ({seeds}{words})"
+
+
+def lowest(values: Iterable[float]) -> float:
+    """The least of them; NaN, with which no claim holds, where one of them is NaN: min() would pass over it.
+
+    >>> lowest([1.0, float("nan"), 0.5])
+    nan
+    """
+    found = list(values)
+    return float("nan") if any(value != value for value in found) else min(found)
+
+
+def highest(values: Iterable[float]) -> float:
+    """The greatest of them, in the same way."""
+    return -lowest(-value for value in values)
 
 
 def mostly(claim: str, margins: Mapping[Any, float], seeds: int, needed: int = 3, strict: bool = True) -> Verdict:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fieldwise.studies import lookalikes
 from fieldwise.studies.lookalikes import PNNS
-from fieldwise.studies.study import Plan, Results, Setup, Study, Verdict, mostly
+from fieldwise.studies.study import Plan, Results, Setup, Study, Verdict, highest, lowest, mostly
 from fieldwise.tables import Column
 
 if TYPE_CHECKING:
@@ -39,9 +39,10 @@ def claims(results: Results) -> list[Verdict]:
         found = {
             "FM is above LR by more than .005": auc["fm"] - auc["lr"] - 0.005,
             "KFM is above FM": auc["kfm"] - auc["fm"],
-            "KFM or NIFM is within .001 of FFM or above": max(auc["kfm"], auc["nifm"]) - auc["ffm"] + 0.001,
-            "every product network is above FNN and DeepFM": min(p - q for p in products for q in plain),
-            "PIN is within .001 of the other product networks or above": min(auc["pin"] - p for p in products) + 0.001,
+            "KFM or NIFM is within .001 of FFM or above": highest([auc["kfm"], auc["nifm"]]) - auc["ffm"] + 0.001,
+            "every product network is above FNN and DeepFM": lowest(p - q for p in products for q in plain),
+            "PIN is within .001 of the other product networks or above": lowest(auc["pin"] - p for p in products)
+            + 0.001,
         }
         for claim, margin in found.items():
             margins.setdefault(claim, {})[str(data)] = margin

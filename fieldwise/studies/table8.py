@@ -8,7 +8,7 @@ other seeds a block of one seed has nothing to do with that of another, so the b
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -43,14 +43,24 @@ def derive(results: Results) -> list[Row]:
         blocks = {str(m): _joined(results.where(data=data, model=m)) for m in (*PNNS, *OTHERS)}
         for model in PNNS:
             for other in OTHERS:
-                found = signed_rank(blocks[other] - blocks[model])
-                facts = {"p": found["p_better"], "gain": found["mean"], "better": found["better"]}
-                rows.append({"data": data, "model": model, "other": other, "blocks": found["blocks"], **facts})
+                row: Row = {"data": data, "model": model, "other": other, "p": None}
+                if blocks[model] is not None and blocks[other] is not None:
+                    found = signed_rank(blocks[other] - blocks[model])
+                    row |= {"p": found["p_better"], "gain": found["mean"], "better": found["better"]}
+                    row["blocks"] = found["blocks"]
+                rows.append(row)
     return rows
 
 
-def _joined(results: Results) -> np.ndarray:
-    return np.concatenate([np.array(row["_blocks"]) for row in results.rows])
+def _joined(results: Results) -> Any:
+    """The blocks of all seeds; None where a run failed."""
+    blocks = [row.get("_blocks") for row in results.rows]
+    return None if None in blocks or not blocks else np.concatenate([np.array(own) for own in blocks])
+
+
+def _power(p: float | None) -> float:
+    """How many powers of ten a p-value is below the level."""
+    return float("nan") if p is None else float(np.log10(LEVEL) - np.log10(max(p, 1e-300)))
 
 
 def claims(results: Results) -> list[Verdict]:
@@ -58,7 +68,7 @@ def claims(results: Results) -> list[Verdict]:
     for model in PNNS:
         for other in OTHERS:
             own = results.where(model=model, other=other)
-            margins = {str(row["data"]): np.log10(LEVEL) - np.log10(max(row["p"], 1e-300)) for row in own.rows}
+            margins = {str(row["data"]): _power(row["p"]) for row in own.rows}
             claim = f"{model} is better than {other} with p below 1e-6 (margin in powers of ten)"
             found.append(mostly(claim, margins, results.seeds))
     return found
@@ -69,12 +79,11 @@ def draw(results: Results) -> Figure:
 
     parts = {
         str(data): {
-            f"{row['model']} - {row['other']}": {"": [-float(np.log10(max(row["p"], 1e-300)))]}
-            for row in results.where(data=data).rows
+            f"{row['model']} - {row['other']}": {"": [_power(row["p"])]} for row in results.where(data=data).rows
         }
         for data in results.different("data")
     }
-    return plots.panels(parts, "-log10 p")
+    return plots.panels(parts, "Powers of ten below p = 1e-6")
 
 
 STUDY = Study(

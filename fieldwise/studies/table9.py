@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fieldwise.studies import fig11, fig12, table6
-from fieldwise.studies.study import Plan, Results, Row, Setup, Study, Verdict, mostly
+from fieldwise.studies.study import Plan, Results, Row, Setup, Study, Verdict, lowest, mostly
 from fieldwise.tables import Column, high
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def claims(results: Results) -> list[Verdict]:
     leads, keeps = {}, {}
     for data in results.different("data"):
         auc = {m: results.mean("auc", data=data, model=m) for m in MODELS}
-        leads[data] = min(auc["pin"] - auc[m] for m in MODELS if m != "pin")
-        keeps[data] = min(row["auc"] - row["usual"] for row in results.where(data=data).rows)
+        leads[data] = lowest(auc["pin"] - auc[m] for m in MODELS if m != "pin")
+        keeps[data] = lowest(row["auc"] - row["usual"] for row in results.where(data=data).rows)
     return [
         mostly("the best PIN is above the best of FNN and DeepFM", leads, results.seeds, needed=len(leads)),
         mostly("no best is below its value in table6", keeps, results.seeds, needed=len(keeps), strict=False),
