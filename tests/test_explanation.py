@@ -74,6 +74,20 @@ def test_maps_of_mean_vectors_equal_the_slow_ones(name: str, weighted: bool):
     assert not found.diagonal().any()
 
 
+def test_mean_vectors_of_different_sizes_are_those_that_rows_look_up():
+    layout = Layout.of((2, 7, 3, 30))
+    torch.manual_seed(0)
+    model = models.build("kfm", layout, {"dim": 6, "adaptive": 1.5})
+    assert isinstance(model, Model)
+    found = heat.mean_vectors(model, layout)
+    for field, size in enumerate(layout.sizes):
+        ids = torch.zeros(size, 4, dtype=torch.int32)
+        ids[:, field] = torch.arange(size)
+        looked_up = model.lookup(ids)["vectors"][:, field].detach().double().mean(dim=0)
+        torch.testing.assert_close(found[field], looked_up)
+    assert heat.mean_map(model, layout) is not None
+
+
 @pytest.mark.parametrize("name", ["fm", "ffm", "kfm", "nifm", "afm", "deepfm", "ipnn", "kpnn", "pin", "poly2"])
 def test_pairs_add_up_and_can_be_left_out(name: str):
     model, ids = built(name), some_ids()

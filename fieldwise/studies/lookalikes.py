@@ -2,8 +2,8 @@
 
 `--data DIR` with DIR/criteo, DIR/avazu, DIR/ipinyou or DIR/appstore, each as `fieldwise prepare` leaves it, takes those
 instead; appstore stands for the paper's Huawei. The specification has 2,000,000 rows for a table; that is our `paper`,
-since an hour on two cores is `medium`. iPinYou has more positives than its .07 %, or none would be held out; vectors
-have 10 numbers and DNNs a fifth of the paper's width.
+and `medium`, with a tenth of them, takes table6 several hours of a core. iPinYou has more positives than its .07 %, or
+none would be held out; vectors have 10 numbers and DNNs a fifth of the paper's width.
 """
 
 from __future__ import annotations
