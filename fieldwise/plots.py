@@ -151,6 +151,10 @@ def curves(
     _dress(axes, xlabel, ylabel)
     for axis in logarithmic:
         axes.set(**{f"{axis}scale": "log"})
+        # Plain numbers: powers of ten would want fonts that not every machine has.
+        scale = axes.xaxis if axis == "x" else axes.yaxis
+        scale.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        scale.set_minor_formatter(FuncFormatter(lambda value, _: ""))
     _legend(figure, axes)
     return figure
 
