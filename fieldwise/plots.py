@@ -105,7 +105,7 @@ def spread(models: Mapping[str, Sequence[float]], label: str) -> str:
     return _svg(figure, f"{label} of each model, a point for each seed")
 
 
-def heat_map(matrix: ArrayLike, names: Sequence[str], title: str) -> str:
+def heat_map(matrix: ArrayLike, names: Sequence[str], title: str, unit: str = "Strength (logits)") -> str:
     """A symmetric matrix (F, F) of field pairs, darker for stronger; the picture grows with F."""
     values = np.array(matrix, dtype=float)
     fields = len(names)
@@ -130,7 +130,7 @@ def heat_map(matrix: ArrayLike, names: Sequence[str], title: str) -> str:
     if fields <= 7:
         _write_values(axes, values, top)
     bar = figure.colorbar(image, ax=axes, shrink=0.8, aspect=22, pad=0.03)
-    bar.set_label("Strength (logits)", fontsize=8.5, color=INK)
+    bar.set_label(unit, fontsize=8.5, color=INK)
     bar.ax.tick_params(labelsize=8, length=0, colors=INK)
     bar.outline.set_visible(False)
     return _svg(figure, f"Strength of each pair of fields, {title}")
@@ -151,6 +151,10 @@ def curves(
     _dress(axes, xlabel, ylabel)
     for axis in logarithmic:
         axes.set(**{f"{axis}scale": "log"})
+        # Plain numbers: powers of ten would want fonts that not every machine has.
+        scale = axes.xaxis if axis == "x" else axes.yaxis
+        scale.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        scale.set_minor_formatter(FuncFormatter(lambda value, _: ""))
     _legend(figure, axes)
     return figure
 
@@ -189,6 +193,22 @@ def surfaces(parts: Mapping[str, tuple[ArrayLike, ArrayLike, ArrayLike]], labels
         for axis, text in zip((axes.xaxis, axes.yaxis, axes.zaxis), labels, strict=True):
             axis.set_label_text(text, fontsize=8, color=INK)
             axis.set_tick_params(labelsize=6, colors=INK, pad=0)
+    return figure
+
+
+def heat_grid(maps: Mapping[str, ArrayLike], columns: int) -> Figure:
+    """Square maps of field pairs, so many in a row, each on its own scale."""
+    count = max(1, -(-len(maps) // columns))
+    figure = _figure(0.2 + 1.75 * count, 0.3 + 1.6 * columns)
+    grid = figure.subplots(count, columns, squeeze=False).ravel()
+    for axes in grid:
+        axes.set_axis_off()
+    for axes, (title, matrix) in zip(grid, maps.items(), strict=False):
+        values = np.array(matrix, dtype=float)
+        np.fill_diagonal(values, np.nan)
+        axes.pcolormesh(values, cmap=BLUES, vmin=0, vmax=float(np.nanmax(values, initial=0.0)) or 1.0)
+        axes.set(ylim=(len(values), 0), aspect="equal")
+        axes.set_title(_shown(title, 28), fontsize=8, color=INK, loc="left", parse_math=False)
     return figure
 
 

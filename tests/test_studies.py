@@ -21,6 +21,7 @@ from fieldwise.config import load_config
 from fieldwise.data.dataset import Dataset
 from fieldwise.data.schema import Layout
 from fieldwise.errors import ConfigError, TrainingError
+from fieldwise.nn.embedding import Table
 from fieldwise.optim.adam import Adam
 from fieldwise.studies import (
     adam,
@@ -127,6 +128,7 @@ def test_a_run_that_fails_is_a_result(tmp_path: Path):
 
     found = runner.run_study(replace(TOY, plan=broken), tmp_path, seeds=1, workers=1)
     assert len(found["failed"]) == 1
+    assert "1 of 1 runs failed (the loss" in found["failed"][0]
     assert [verdict["passed"] for verdict in found["verdicts"]] == [True, False]
     assert found["verdicts"][1]["margin"] is None
 
@@ -155,6 +157,22 @@ def test_means_need_every_seed():
     assert not Verdict("no number", float("nan")).passed
     assert Verdict("equal", 0.0, strict=False).passed
     assert not Verdict("equal", 0.0).passed
+
+
+def test_a_page_shows_what_was_run_and_says_what_was_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert run("study", "fig9", "--out", tmp_path / "out") == 0
+    assert run("study", "page", "--out", tmp_path / "out", "--page", tmp_path / "docs" / "paper.md", "--json") == 0
+    found = json.loads(capsys.readouterr().out.partition("{")[2].join(["{", ""]))
+    assert found["run"] == ["fig9"]
+    page = (tmp_path / "docs" / "paper.md").read_text()
+    assert "| [fig9](#fig9) | Figure 9 | small, 1 | 3 of 3 pass |" in page
+    assert "- PASS  a sparse update moves no row that is not in the batch" in page
+    assert "| fig8 | Figure 8 | | not run yet |" in page
+    figure = next((tmp_path / "docs" / "figures").iterdir())
+    assert figure.name in page
+    assert figure.stat().st_size < 200_000
+    assert all(study.says for study in registry.every() if study.paper.startswith(("Figure", "Table")))
+    assert run("study", "fig9", "--page", tmp_path / "x.md") == 2
 
 
 def test_every_study_is_listed_and_whole(capsys: pytest.CaptureFixture[str]):
@@ -404,9 +422,7 @@ def test_table_11_counts_models():
     assert [verdict.passed for verdict in table11.claims(Results(rows))] == [True, False]
 
 
-@pytest.mark.parametrize(
-    "name", ["coupled-gradient", "parity", "layer-norm", "kernels", "seeds", "table11", "fig20", "history"]
-)
+@pytest.mark.parametrize("name", [name for name in registry.MODULES if registry.named(name).plan])
 def test_the_settings_of_every_case_are_known(name: str):
     """A misspelt option would show only after an hour of training."""
     study = registry.named(name)
@@ -416,5 +432,7 @@ def test_the_settings_of_every_case_are_known(name: str):
         assert {case.data for case in made.cases} == set(made.sources)
         for case in made.cases:
             config = load_config(base={"seed": 0, "device": "cpu", **case.settings})
-            models.build(config.model, Layout.of((3,) * 8), config.options)
+            model = models.build(config.model, Layout.of((3,) * 8), config.options)
+            for table in (part for part in getattr(model, "modules", list)() if isinstance(part, Table)):
+                table.start(config.train.init, config.train.init_scale)
         assert len({case.name for case in made.cases}) == len(made.cases)

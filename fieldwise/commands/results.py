@@ -1,4 +1,4 @@
-"""Verbs that use and show what was trained: evaluate, predict, models, report."""
+"""Verbs that use and show what was trained: evaluate, predict, explain, models, report."""
 
 from __future__ import annotations
 
@@ -99,6 +99,44 @@ def predict(
         print_json({"file": str(file), "rows": count})
     else:
         say(f"{count:,} rows in {file}, column `probability`")
+
+
+@app.command()
+def explain(
+    source: Annotated[Path, typer.Argument(help="A run or a bundle.")],
+    rows: Annotated[
+        Path | None,
+        typer.Option(help="A file or a prepared folder; without it the run's own held-out rows, where they are there."),
+    ] = None,
+    folder: Annotated[Path | None, typer.Option("--out", help="A folder for maps (SVG) and tables (csv).")] = None,
+    top: Annotated[int, typer.Option(help="How many pairs to show.")] = 10,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier folder.")] = False,
+    json: Json = False,
+) -> None:
+    """Show which fields act together, from the weights and on rows, and which pairs and fields could be left out.
+
+    Example: `fieldwise explain runs/pin --rows log.csv --out explained`
+    """
+    from fieldwise import explanation, tables
+    from fieldwise.predictor import Predictor
+
+    with counting("explaining", json):
+        found = explanation.explain(Predictor.load(source), rows)
+        if folder:
+            explanation.write(found, folder, force)
+    if json:
+        print_json(found | ({"folder": str(folder)} if folder else {}))
+        return
+    say(f"{found['model']}: {len(found['pairs'])} pairs of {len(found['fields'])} fields, by {found['ranked_by']}")
+    columns = [column for column in explanation.COLUMNS if column.key in found["maps"]]
+    tables.show(out, columns, tables.lines(found["pairs"][:top], columns), "pair")
+    for row in found.get("drop_pairs", ()):
+        costs = f"{row['weakest']:+.4f} of AUC for the weakest, {row['strongest']:+.4f} for the strongest"
+        say(f"without {row['pairs']} pairs ({row['share']:.0%}): {costs}")
+    for line in explanation.droppable(found):
+        say(line)
+    if folder:
+        say(f"maps and tables: {folder}")
 
 
 @app.command()

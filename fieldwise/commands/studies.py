@@ -9,17 +9,18 @@ import typer
 
 from fieldwise.commands.app import Json, app
 from fieldwise.console import ComparisonBar, out, print_json, say
-from fieldwise.errors import FieldwiseError, TrainingError
+from fieldwise.errors import ConfigError, FieldwiseError, TrainingError
 
 
 @app.command()
 def study(
-    name: Annotated[str, typer.Argument(metavar="ID", help="An id that `study list` shows; all; list.")],
+    name: Annotated[str, typer.Argument(metavar="ID", help="An id that `study list` shows; all; list; page.")],
     size: Annotated[str, typer.Option(help="small, medium or paper.")] = "small",
     data: Annotated[Path | None, typer.Option(help="A folder of real data, for studies that take it.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Runs of each case; the study's own number without it.")] = None,
     folder: Annotated[Path, typer.Option("--out", help="Where tables, figures and runs go.")] = Path("studies"),
     jobs: Annotated[int, typer.Option(help="Runs at a time; one for each core without it.", show_default=False)] = 0,
+    page: Annotated[Path | None, typer.Option(help="With `page`: the file to write.")] = None,
     json: Json = False,
 ) -> None:
     """Rerun a table or a figure of the paper and see whether its claims hold. Goes on after a kill.
@@ -29,8 +30,13 @@ def study(
     from fieldwise import tables
     from fieldwise.studies import registry, runner
 
+    if page is not None and name != "page":
+        raise ConfigError(f"--page is for `study page`, found `study {name}`")
     if name == "list":
         _list(json)
+        return
+    if name == "page":
+        _page(folder, page or Path("paper.md"), json)
         return
     chosen = registry.every() if name == "all" else [registry.named(name)]
     results, problems = [], []
@@ -55,6 +61,16 @@ def study(
         print_json({"studies": results} if name == "all" else results[0])
     if problems:
         raise TrainingError(f"{len(problems)} of {len(chosen)} studies could not be run: {'; '.join(problems)}")
+
+
+def _page(folder: Path, file: Path, json: bool) -> None:
+    from fieldwise.studies import page
+
+    found = page.write(folder, file)
+    if json:
+        print_json(found)
+        return
+    say(f"{len(found['run'])} studies in {file}; not run yet: {', '.join(found['not_run']) or 'none'}")
 
 
 def _list(json: bool) -> None:

@@ -103,6 +103,7 @@ STUDY = Study(
     id="coupled-gradient",
     paper="Coupled gradients (section 3.1.1)",
     asks="Can FM, FFM and KFM leave alone a pair of fields that does not interact?",
+    says="FM's vectors make pairs act that do not; kernels and field-aware vectors need not.",
     keys=("model",),
     columns=(
         Column("auc", "AUC", ".4f", high, "auc_sd"),
@@ -115,4 +116,5 @@ STUDY = Study(
     claims=claims,
     draw=draw,
     seeds={"small": 3, "medium": 5, "paper": 5},
+    budget=1,
 )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldwise.studies.study import Results, Row, Setup, Study, Verdict
+from fieldwise.studies.study import Results, Row, Setup, Study, Verdict, lowest
 from fieldwise.tables import Column
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def compute(setup: Setup) -> list[Row]:
 
 def claims(results: Results) -> list[Verdict]:
     def least(lists: list[list[float]], sign: int) -> float:
-        return min(sign * (later - before) for values in lists for before, later in pairwise(values))
+        return lowest(sign * (later - before) for values in lists for before, later in pairwise(values))
 
     plain, small = results.where(drop=0.0), results.where(N=SIZES[0])
     by_size = [[plain.mean("kl", N=size, batch=batch) for size in SIZES] for batch in BATCHES]
@@ -92,9 +92,11 @@ STUDY = Study(
     id="fig10",
     paper="Figure 10",
     asks="How far is the distribution in a batch from the true one, by sparsity, batch size and dropout?",
+    says="The distance of a batch from the distribution grows with N and with dropout and falls with the batch size.",
     keys=("N", "drop", "batch"),
     columns=(Column("kl", "KL divergence", ".4f", None, "kl_sd"),),
     compute=compute,
     claims=claims,
     draw=draw,
+    budget=1,
 )

@@ -4,7 +4,8 @@ n = 40 fields; z = a weight for each category and for each pair of categories, p
 the label says whether z is above its median. (a) field sizes drawn from 1..2N/n for N = 200..1000, a DNN of 3 x 128.
 (b) field size 10, N = 400: DNNs against poly-2 regression. 100,000 training rows, 10,000 for the choice of the epoch,
 20,000 for test (the paper has two parts and reads the figure from the second); vectors of 10, Adam, batches of 1000.
-The paper's further claim, that width and depth do not help, is a claim of its own here.
+The paper's further claim, that width and depth do not help, is a claim of its own here. At size small, 1 x 512 still
+gains in the last of its 8 epochs: part of the gap to poly-2 regression is that; medium has 20.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from fieldwise.studies import sources
-from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Study, Verdict
+from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Study, Verdict, lowest
 from fieldwise.tables import Column, high
 
 if TYPE_CHECKING:
@@ -78,8 +79,9 @@ def _trained(epochs: int, lr: float) -> Row:
         "train.lr": lr,
         "train.batch_size": 1000,
         "train.l2": 0.0,
-        "train.init": "uniform",
-        "train.init_scale": 0.1,
+        # U(-.1, .1) for vectors of 10.
+        "train.init": "uniform-nk",
+        "train.init_scale": 4.0,
         "train.evaluations": 1,
     }
 
@@ -113,11 +115,11 @@ def claims(results: Results) -> list[Verdict]:
     areas = [sparse.mean("auc", N=n) for n in SPARSITY]
     found = {str(name): nets.mean("auc", model=name) for name in nets.different("model")}
     truth = found.pop("poly-2")
-    best = max(found, key=lambda name: found[name])
+    best = max(found, key=lambda name: (found[name] != found[name], found[name]))
     smallest = found["1 x 128"]
     shown = " ".join(f"{area:.3f}" for area in areas)
     return [
-        Verdict("(a) AUC falls with every step of N", min(a - b for a, b in pairwise(areas)), results.seeds, shown),
+        Verdict("(a) AUC falls with every step of N", lowest(a - b for a, b in pairwise(areas)), results.seeds, shown),
         Verdict(
             f"(b) poly-2 regression is above the best DNN by {GAP} or more",
             truth - found[best] - GAP,
@@ -142,14 +144,15 @@ def draw(results: Results) -> Figure:
         name = f"N = {row['N']}" if row["part"] == "a" else f"(b) {row['model']}"
         if "_curve" in row:
             x, y = zip(*row["_curve"], strict=True)
-            series[name] = (x, y)
-    return plots.curves(series, "Training rows seen", "Validation AUC")
+            series[name] = ([rows / 1000 for rows in x], y)
+    return plots.curves(series, "Thousand training rows seen", "Validation AUC")
 
 
 STUDY = Study(
     id="fig20",
     paper="Figure 20",
     asks="How well does a DNN learn a poly-2 function, by sparsity and by its size?",
+    says="AUC falls with N; poly-2 regression stays above all networks, and width and depth do not help.",
     keys=("part", "N", "model"),
     columns=(
         Column("auc", "AUC", ".4f", high, "auc_sd"),
@@ -161,5 +164,6 @@ STUDY = Study(
     look=look,
     claims=claims,
     draw=draw,
-    seeds={"small": 1, "medium": 3, "paper": 3},
+    seeds={"small": 3, "medium": 3, "paper": 3},
+    budget=7,
 )

@@ -67,6 +67,7 @@ STUDY = Study(
     id="fig8",
     paper="Figure 8",
     asks="How does Adam's step depend on the gradient, on epsilon and on the training step?",
+    says="Gradients above g* give a constant step, those below shrink; g* grows with epsilon and with t.",
     keys=("form", "eps", "t"),
     columns=(
         Column("g_star", "g*", ".4g"),
@@ -76,4 +77,5 @@ STUDY = Study(
     compute=compute,
     claims=claims,
     draw=draw,
+    budget=0.2,
 )

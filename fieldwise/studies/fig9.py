@@ -64,6 +64,7 @@ STUDY = Study(
     id="fig9",
     paper="Figure 9",
     asks="How far does one gradient move a weight in the steps that follow it?",
+    says="A gradient moves its weight for many steps more; the sum is several times the first step.",
     keys=("t",),
     columns=(
         Column("first", "First step", ".4f"),
@@ -74,4 +75,5 @@ STUDY = Study(
     compute=compute,
     claims=claims,
     draw=draw,
+    budget=0.2,
 )

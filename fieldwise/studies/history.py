@@ -16,7 +16,7 @@ from fieldwise.data.prepare import Split
 from fieldwise.data.schema import HistorySettings
 from fieldwise.studies import sources
 from fieldwise.studies.sources import CONTEXT, Source
-from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Study, Verdict
+from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Study, Verdict, lowest
 from fieldwise.tables import Column, high, low
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def claims(results: Results) -> list[Verdict]:
         if data in CATBOOST:
             area, limit = CATBOOST[data]
             words = f"{chosen[WITH]}: AUC {auc[WITH]:.4f}, log loss {loss[WITH]:.4f}"
-            margin = min(auc[WITH] - area, limit - loss[WITH])
+            margin = lowest([auc[WITH] - area, limit - loss[WITH]])
             claim = f"{data}: the best with history is above CatBoost's {area} and below its {limit}"
             found.append(Verdict(claim, margin, seeds, words))
     return found
@@ -140,4 +140,5 @@ STUDY = Study(
     plan=plan,
     claims=claims,
     draw=draw,
+    budget=6,
 )

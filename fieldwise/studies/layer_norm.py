@@ -68,6 +68,7 @@ STUDY = Study(
     id="layer-norm",
     paper="Fused layer norm (section 3.3.4)",
     asks="Which norm inside PIN's sub-networks trains most stably?",
+    says="The fused norm trains most stably.",
     keys=("norm",),
     columns=(
         Column("auc", "AUC", ".4f", high, "auc_sd"),
@@ -79,4 +80,5 @@ STUDY = Study(
     claims=claims,
     draw=draw,
     seeds={"small": 3, "medium": 5, "paper": 5},
+    budget=6,
 )

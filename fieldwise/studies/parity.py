@@ -19,7 +19,7 @@ from fieldwise import models
 from fieldwise.data.schema import Layout
 from fieldwise.nn.model import Model
 from fieldwise.studies import sources
-from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Study, Verdict
+from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Study, Verdict, highest, lowest
 from fieldwise.tables import Column, high
 
 if TYPE_CHECKING:
@@ -101,14 +101,14 @@ def look(case: Case, run: Path) -> Row:
 def claims(results: Results) -> list[Verdict]:
     own = results.where(model="fnn")
     sizes = own.different("size")
-    easy = min(own.mean("auc", size=size) for size in sizes if size <= 2)
-    hard = max(own.mean("auc", size=size) for size in sizes if size >= 8)
+    easy = lowest(own.mean("auc", size=size) for size in sizes if size <= 2)
+    hard = highest(own.mean("auc", size=size) for size in sizes if size >= 8)
     tells = [own.mean("gradient_variance", size=size) for size in sizes]
     falls = [own.mean("auc", size=before) - own.mean("auc", size=later) for before, later in pairwise(sizes)]
     return [
         Verdict("FNN learns the parity of 2 fields: AUC above 0.9", easy - 0.9, results.seeds, f"AUC {easy:.3f}"),
         Verdict("FNN learns nothing of 8 or more: AUC at most 0.55", 0.55 - hard, results.seeds, f"AUC {hard:.3f}"),
-        Verdict("AUC does not rise with the size of the parity, within .02", min(falls) + 0.02, results.seeds),
+        Verdict("AUC does not rise with the size of the parity, within .02", lowest(falls) + 0.02, results.seeds),
         Verdict(
             "the first gradient tells less of the target with every step of the size",
             min(before / later - 1 for before, later in pairwise(tells)),
@@ -132,6 +132,7 @@ STUDY = Study(
     id="parity",
     paper="Parity (section 3.2.2)",
     asks="Up to which size does a network learn the parity of some of 30 fields?",
+    says="The gradient tells a network nothing about a parity of many fields.",
     keys=("model", "size"),
     columns=(
         Column("auc", "AUC", ".4f", high, "auc_sd"),
@@ -143,4 +144,5 @@ STUDY = Study(
     claims=claims,
     draw=draw,
     seeds={"small": 1, "medium": 3, "paper": 3},
+    budget=4,
 )

@@ -43,14 +43,24 @@ def run_study(
     if data is not None and not data.is_dir():
         raise ConfigError(f"--data takes a folder, found none ({data})")
     setup = Setup(size, seeds or study.seeds[size], data)
-    folder = out / study.id / size
-    _claim(folder, {"study": study.id, "size": size, "data": str(data.resolve()) if data else None})
+    folder = _claimed(out, study.id, setup)
     if study.plan is not None:
-        rows = _trained(study, study.plan(setup), folder, workers or os.cpu_count() or 1, watch)
+        plan = study.plan(setup)
+        rows = _trained(study, plan, folder, workers or os.cpu_count() or 1, watch)
+        for name, other in plan.others.items():
+            found = _trained(study, other, _claimed(out, name, setup), workers or os.cpu_count() or 1, watch)
+            rows += [{"study": name, **row} for row in found]
     else:
         assert study.compute is not None
         rows = study.compute(setup)
     return _written(study, setup, Results(rows), folder)
+
+
+def _claimed(out: Path, name: str, setup: Setup) -> Path:
+    """The folder of a study, taken."""
+    folder, data = out / name / setup.size, setup.data
+    _claim(folder, {"study": name, "size": setup.size, "data": str(data.resolve()) if data else None})
+    return folder
 
 
 def _claim(folder: Path, identity: Row) -> None:
@@ -72,7 +82,10 @@ def _trained(study: Study, plan: Plan, folder: Path, workers: int, watch: Watch 
         if not (folder / "data" / name / "data.json").exists():
             make(folder / "data" / name)
     jobs = [_job(case, folder) for case in plan.cases]
-    failures = run_all(jobs, max(1, min(workers, sum(not job.done for job in jobs))), watch)
+    failures: dict[str, str] = {}
+    for later in (False, True):
+        wave = [job for case, job in zip(plan.cases, jobs, strict=True) if bool(case.start) == later]
+        failures |= run_all(wave, max(1, min(workers, sum(not job.done for job in wave))), watch) if wave else {}
     rows = []
     for case, job in zip(plan.cases, jobs, strict=True):
         row: Row = {**case.keys, "seed": case.seed}
@@ -86,10 +99,16 @@ def _trained(study: Study, plan: Plan, folder: Path, workers: int, watch: Watch 
 
 def _job(case: Case, folder: Path) -> Job:
     settings = {"device": "cpu", **case.settings, "seed": case.seed}
-    place = folder / "runs" / _file_name(case.name) / f"seed{case.seed}"
+    if case.start:
+        settings["train.init_from"] = str(_place(folder, case.start, case.seed))
+    place = _place(folder, case.name, case.seed)
     return Job(
         f"{case.name} {case.seed}", f"{case.name} seed {case.seed}", folder / "data" / case.data, place, None, settings
     )
+
+
+def _place(folder: Path, name: str, seed: int) -> Path:
+    return folder / "runs" / _file_name(name) / f"seed{seed}"
 
 
 def _file_name(name: str) -> str:
@@ -105,17 +124,22 @@ def _measured(run: Path) -> Row:
     return found | {name: report[name] for name in ("parameters", "seconds", "rows_per_s", "best_epoch")}
 
 
-def _written(study: Study, setup: Setup, results: Results, folder: Path) -> dict[str, Any]:
+def _written(study: Study, setup: Setup, runs: Results, folder: Path) -> dict[str, Any]:
+    results = Results(study.derive(runs)) if study.derive else runs
     rows = results.summed_up(study.keys, study.columns)
     verdicts = study.claims(results)
     lines = tables.lines(rows, study.columns)
-    failed = [f"{row['name']}: {row['failed']} of {row['seeds']} runs failed" for row in rows if row["failed"]]
+    failed = [
+        f"{row['name']}: {row['failed']} of {row['seeds']} runs failed ({_why(results, study, row)})"
+        for row in rows
+        if row["failed"]
+    ]
     said = [str(verdict) for verdict in verdicts]
     with whole_file(folder / "table.md") as file:
         text = tables.markdown(study.columns, lines, " ".join(study.keys).capitalize())
         file.write_text("\n".join([f"# {study.paper}\n\n{study.asks}\n", text, *failed, *said, ""]), encoding="utf-8")
     _write_csv(folder / "table.csv", rows)
-    _write_csv(folder / "runs.csv", results.rows)
+    _write_csv(folder / "runs.csv", runs.rows)
     with whole_file(folder / "verdicts.txt") as file:
         file.write_text("".join(f"{line}\n" for line in said), encoding="utf-8")
     plots.save(study.draw(results), folder / "figure", f"{study.paper}: {study.asks}")
@@ -124,7 +148,7 @@ def _written(study: Study, setup: Setup, results: Results, folder: Path) -> dict
         "paper": study.paper,
         "asks": study.asks,
         "size": setup.size,
-        "seeds": results.seeds,
+        "seeds": runs.seeds,
         "folder": str(folder),
         "rows": rows,
         "verdicts": [
@@ -142,6 +166,12 @@ def _written(study: Study, setup: Setup, results: Results, folder: Path) -> dict
     with whole_file(folder / "result.json") as file:
         file.write_text(json.dumps(result, indent=1), encoding="utf-8")
     return result
+
+
+def _why(results: Results, study: Study, row: Row) -> str:
+    """The first reason that a run of this case gives for its end."""
+    own = results.where(**{key: row[key] for key in study.keys})
+    return str(next(one["failed"] for one in own.rows if "failed" in one))
 
 
 def _write_csv(path: Path, rows: Sequence[Row]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
@@ -28,12 +28,16 @@ class Setup:
 
 @dataclass(frozen=True)
 class Case:
-    """One run: what tells it from the others (columns of the table), the prepared data by name, and its settings."""
+    """One run: what tells it from the others (columns of the table), the prepared data by name, and its settings.
+
+    `start` is the name of another case, with the same seed, whose run this one starts from.
+    """
 
     keys: Row
     data: str
     settings: Row = field(default_factory=dict)
     seed: int = 0
+    start: str = ""
 
     @property
     def name(self) -> str:
@@ -43,10 +47,15 @@ class Case:
 
 @dataclass(frozen=True)
 class Plan:
-    """The prepared folders that a study needs, by name, with what makes each; and the runs on them."""
+    """The prepared folders that a study needs, by name, with what makes each; and the runs on them.
+
+    `others` are plans of other studies, by their ids, whose runs this one needs: they lie in those studies' folders,
+    and whichever study comes first trains them. Their rows say so in the column `study`.
+    """
 
     sources: Mapping[str, Callable[[Path], object]]
     cases: Sequence[Case]
+    others: Mapping[str, Plan] = field(default_factory=dict)
 
 
 class Results:
@@ -111,11 +120,38 @@ class Verdict:
         return f"{'PASS' if self.passed else 'FAIL'}  {self.claim}: margin {self.margin:+.5g} ({seeds}{words})"
 
 
+def lowest(values: Iterable[float]) -> float:
+    """The least of them; NaN, with which no claim holds, where one of them is NaN: min() would pass over it.
+
+    >>> lowest([1.0, float("nan"), 0.5])
+    nan
+    """
+    found = list(values)
+    return float("nan") if any(value != value for value in found) else min(found)
+
+
+def highest(values: Iterable[float]) -> float:
+    """The greatest of them, in the same way."""
+    return -lowest(-value for value in values)
+
+
+def mostly(claim: str, margins: Mapping[Any, float], seeds: int, needed: int = 3, strict: bool = True) -> Verdict:
+    """A claim that must hold on so many of several data sets (on all, where fewer are there): the margin of the last
+    that is needed."""
+    needed = min(needed, len(margins))
+    ordered = sorted(margins.values(), key=lambda margin: (margin != margin, -margin))
+    words = ", ".join(f"{name} {margin:+.4f}" for name, margin in margins.items())
+    wanted = f"on at least {needed} of {len(margins)}" if len(margins) > 1 else f"on {next(iter(margins))}"
+    return Verdict(f"{claim}, {wanted}", ordered[needed - 1], seeds, words, strict)
+
+
 @dataclass(frozen=True)
 class Study:
     """A study: `plan` names runs to train and `look` adds to what they report, or `compute` gives the rows by itself.
 
-    `keys` tell the lines of the table apart, `columns` are what it shows of them.
+    `derive` makes the rows that claims, table and figure are of where those of the runs are not. `keys` tell the lines
+    of the table apart, `columns` are what it shows of them. `says` is what the paper states, and `budget` about how
+    many minutes size small takes on one core.
     """
 
     id: str
@@ -128,4 +164,7 @@ class Study:
     plan: Callable[[Setup], Plan] | None = None
     compute: Callable[[Setup], list[Row]] | None = None
     look: Callable[[Case, Path], Row] | None = None
+    derive: Callable[[Results], list[Row]] | None = None
+    says: str = ""
+    budget: float = 1.0
     seeds: Mapping[str, int] = field(default_factory=lambda: {"small": 1, "medium": 3, "paper": 5})

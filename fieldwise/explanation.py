@@ -1,0 +1,200 @@
+"""`fieldwise explain`: a model's field pairs as maps, a ranking of them, and what leaving some out would cost.
+
+The cost is measured, not derived: pairs that are left out give their mean instead of what the row says, fields take the
+value of another row, and the AUC on rows with labels says what that does. Nothing is trained again.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldwise import heat, metrics, plots
+from fieldwise.data.dataset import Dataset
+from fieldwise.errors import BundleError, DataError
+from fieldwise.explain import pair_strength
+from fieldwise.files import whole_folder
+from fieldwise.predictor import Predictor
+from fieldwise.scoring import score
+from fieldwise.tables import Column
+
+MOST_ROWS = 20_000
+# The share of the pairs that a third is; and what an AUC may lose before somebody notices.
+THIRD, SMALL_COST = 1 / 3, 0.0005
+SHARES = (0.1, 0.2, THIRD, 0.5, 0.7, 0.9)
+TITLES = {
+    "mean": "Products of mean vectors",
+    "weighted": "Products of mean vectors, weighted by frequency",
+    "variance": "Deviation of each pair's output over rows",
+    "strength": "Interaction measured on rows, in logits",
+}
+COLUMNS = (
+    Column("strength", "Strength", ".4f"),
+    Column("variance", "Deviation", ".4f"),
+    Column("mean", "Means", ".4f"),
+    Column("weighted", "Weighted", ".4f"),
+)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Encoded rows to explain a model with; their labels, where they have any."""
+
+    ids: NDArray[np.int32]
+    labels: NDArray[np.uint8] | None
+
+
+def explain(predictor: Predictor, rows: Path | None = None, strength_rows: int = 512) -> dict[str, Any]:
+    """Maps (F, F) by name, all pairs from the strongest down, and, with labels, what leaving some out costs."""
+    encoder, model = predictor.bundle.own_encoder, predictor.model
+    layout, names = encoder.layout, encoder.names
+    if layout.fields < 2:
+        raise DataError(f"pairs need at least two fields, found {layout.fields} ({predictor.bundle.path})")
+    known = rows_of(predictor, rows)
+    maps: dict[str, heat.Matrix | None] = {}
+    if heat.pair_part(model) is not None:
+        maps["mean"] = heat.mean_map(model, layout)
+    if known is not None:
+        if heat.pair_part(model) is not None:
+            maps["weighted"] = heat.mean_map(model, layout, heat.counts_of(known.ids, layout))
+            maps["variance"] = heat.variance_map(model, known.ids, layout)
+        maps["strength"] = pair_strength(lambda ids: score(model, ids), known.ids, layout, strength_rows)
+    drawn = {name: found for name, found in maps.items() if found is not None}
+    if not drawn:
+        raise DataError(f"{predictor.bundle.config.model} has no products of vectors to show; give --rows FILE")
+    by = "variance" if heat.tells_pairs(model) and "variance" in drawn else list(drawn)[-1]
+    ranked = ranking(drawn, names, by)
+    found: dict[str, Any] = {"model": predictor.bundle.config.model, "fields": names, "ranked_by": by, "pairs": ranked}
+    found |= {"maps": {name: matrix.round(6).tolist() for name, matrix in drawn.items()}}
+    if known is not None and known.labels is not None and 0 < known.labels.sum() < len(known.labels):
+        found |= costs(predictor, known, ranked, names)
+    return found
+
+
+def rows_of(predictor: Predictor, rows: Path | None) -> Rows | None:
+    """The rows of a file or of a prepared folder; without either those of the run, if they are still there."""
+    opened = predictor.bundle
+    if rows is None:
+        data = Path(str(opened.metrics.get("data", "")))
+        if not (data / "data.json").exists() or not opened.encoded(data):
+            return None
+        rows = data
+    if rows.is_dir():
+        if not opened.encoded(rows):
+            raise BundleError(f"the folder was prepared with another encoder; give the raw file instead ({rows})")
+        parts = Dataset.open(rows).parts
+        part = parts.get("test", parts["valid"])
+        return Rows(np.array(part.ids[:MOST_ROWS]), np.array(part.labels[:MOST_ROWS]))
+    return _raw_rows(predictor, rows)
+
+
+def _raw_rows(predictor: Predictor, file: Path) -> Rows:
+    from fieldwise.data.labels import read_labels
+    from fieldwise.data.recipes.reading import columns_of, rows_of
+
+    schema = predictor.schema
+    ids: list[NDArray[np.int32]] = []
+    labels: list[Any] = []
+    labelled = schema.label in columns_of(schema, file)
+    wanted = [*schema.columns, *([schema.label] if labelled else [])]
+    passed = 0
+    for chunk in rows_of(schema, file, list(dict.fromkeys(wanted))):
+        kept = chunk.slice(0, MOST_ROWS - passed)
+        ids.append(predictor.encoder.transform(kept))
+        labels.append(read_labels(kept[schema.label], schema.label, passed) if labelled else [])
+        passed += len(kept)
+        if passed >= MOST_ROWS:
+            break
+    if not passed:
+        raise DataError(f"there are no rows to explain with ({file})")
+    return Rows(np.concatenate(ids), np.concatenate(labels) if labelled else None)
+
+
+def ranking(maps: dict[str, heat.Matrix], names: Sequence[str], by: str) -> list[dict[str, Any]]:
+    """A row for each pair with its place in every map, the strongest first; `pair` is its number in pairs' order."""
+    first, second = np.triu_indices(len(names), k=1)
+    order = np.argsort(-maps[by][first, second], kind="stable")
+    return [
+        {
+            "pair": int(p),
+            "first": names[first[p]],
+            "second": names[second[p]],
+            "name": f"{names[first[p]]} x {names[second[p]]}",
+        }
+        | {name: float(matrix[first[p], second[p]]) for name, matrix in maps.items()}
+        for p in order
+    ]
+
+
+def costs(predictor: Predictor, rows: Rows, ranked: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str, Any]:
+    """AUC whole, without each field, and, for a network of pairs, without its weakest and its strongest ones."""
+    model, layout = predictor.model, predictor.bundle.own_encoder.layout
+    assert rows.labels is not None
+    labels = rows.labels
+
+    def area(ids: NDArray[np.int32]) -> float:
+        return metrics.auc(labels, score(model, ids))
+
+    whole = area(rows.ids)
+    shuffled = np.random.default_rng(0).permutation(len(rows.ids))
+    fields = []
+    for number, name in enumerate(names):
+        columns = layout.columns_of([number])
+        changed = rows.ids.copy()
+        changed[:, columns] = rows.ids[shuffled][:, columns]
+        fields.append({"field": name, "cost": whole - area(changed)})
+    found: dict[str, Any] = {"auc": whole, "rows": len(labels)}
+    found["drop_fields"] = sorted(fields, key=lambda row: -row["cost"])
+    if heat.pair_part(model) is not None:
+        found["drop_pairs"] = []
+        for share in SHARES:
+            count = round(share * len(ranked))
+            ends = {"weakest": ranked[len(ranked) - count :], "strongest": ranked[:count]}
+            row: dict[str, Any] = {"share": share, "pairs": count}
+            for end, chosen in ends.items():
+                with heat.without_pairs(model, [pair["pair"] for pair in chosen], rows.ids):
+                    row[end] = whole - area(rows.ids)
+            found["drop_pairs"].append(row)
+    return found
+
+
+def droppable(found: dict[str, Any]) -> list[str]:
+    """In words, what could be left out for a cost of AUC that nobody notices."""
+    said = []
+    easy = [row for row in found.get("drop_pairs", []) if row["weakest"] <= SMALL_COST]
+    if easy:
+        last = easy[-1]
+        said.append(f"the {last['pairs']} weakest of {len(found['pairs'])} pairs cost {last['weakest']:+.5f} of AUC")
+    fields = [row["field"] for row in found.get("drop_fields", []) if row["cost"] <= SMALL_COST]
+    if fields:
+        said.append(f"fields that cost no more than {SMALL_COST} of AUC by themselves: {', '.join(fields)}")
+    return said
+
+
+def write(found: dict[str, Any], out: Path, force: bool = False) -> None:
+    """explain.json, pairs.csv, fields.csv and a heat map for each matrix."""
+    with whole_folder(out, "explain.json", force) as folder:
+        (folder / "explain.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+        _csv(folder / "pairs.csv", found["pairs"])
+        if "drop_fields" in found:
+            _csv(folder / "fields.csv", found["drop_fields"])
+        if "drop_pairs" in found:
+            _csv(folder / "drop_pairs.csv", found["drop_pairs"])
+        for name, matrix in found["maps"].items():
+            unit = "Strength (logits)" if name == "strength" else "Strength"
+            picture = plots.heat_map(matrix, found["fields"], f"{found['model']}: {TITLES[name]}", unit)
+            (folder / f"{name}.svg").write_text(picture, encoding="utf-8")
+
+
+def _csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)

@@ -1,0 +1,77 @@
+"""Figure 14: starting FNN and AFM from a trained FM instead of at random. Not better everywhere.
+
+FNN takes FM's vectors, AFM its linear part too; the start is the FM that validation chose, with the same seed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import stdev
+from typing import TYPE_CHECKING
+
+from fieldwise.studies import lookalikes
+from fieldwise.studies.study import Plan, Results, Setup, Study, Verdict
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MODELS = ("fnn", "afm")
+RANDOM, FM = "random", "from FM"
+SETS = {"small": ("avazu", "appstore"), "medium": lookalikes.SETS, "paper": lookalikes.SETS}
+
+
+def plan(setup: Setup) -> Plan:
+    keys = [
+        {"data": data, "model": model, "start": start}
+        for data in SETS[setup.size]
+        for model, start in (("fm", RANDOM), *((m, s) for m in MODELS for s in (RANDOM, FM)))
+    ]
+    whole = lookalikes.plan(setup, [(k, lookalikes.settings(k["model"], k["data"], setup.size)) for k in keys])
+    return replace(
+        whole,
+        cases=[
+            replace(case, start=f"{case.keys['data']} fm {RANDOM}") if case.keys["start"] == FM else case
+            for case in whole.cases
+        ],
+    )
+
+
+def claims(results: Results) -> list[Verdict]:
+    doubts = {}
+    for data in results.different("data"):
+        for model in MODELS:
+            areas = {s: results.values("auc", data=data, model=model, start=s) for s in (RANDOM, FM)}
+            gain = results.mean("auc", data=data, model=model, start=FM) - results.mean(
+                "auc", data=data, model=model, start=RANDOM
+            )
+            spread = max((stdev(found) for found in areas.values() if len(found) > 1), default=0.0)
+            doubts[f"{data} {model}"] = spread - gain
+    most = max(doubts, key=lambda name: (doubts[name] == doubts[name], doubts[name]))
+    words = "; ".join(f"{name} gains no more than {-doubt:+.4f} beyond an sd" for name, doubt in doubts.items())
+    claim = f"FM's start is not surely better everywhere: not for {most}"
+    return [Verdict(claim, doubts[most], results.seeds, words, strict=False)]
+
+
+def draw(results: Results) -> Figure:
+    from fieldwise import plots
+
+    parts = {
+        str(data): {m: {s: results.values("auc", data=data, model=m, start=s) for s in (RANDOM, FM)} for m in MODELS}
+        for data in results.different("data")
+    }
+    return plots.panels(parts, "Test AUC")
+
+
+STUDY = Study(
+    id="fig14",
+    paper="Figure 14",
+    asks="Does it help to start from a trained FM?",
+    says="Not always: better on some sets, worse on others.",
+    keys=("data", "model", "start"),
+    columns=lookalikes.COLUMNS,
+    plan=plan,
+    claims=claims,
+    draw=draw,
+    seeds={"small": 1, "medium": 3, "paper": 5},
+    budget=4,
+)

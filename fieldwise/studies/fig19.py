@@ -1,0 +1,118 @@
+"""Figure 19: heat maps of field pairs from FM, FFM and KFM on Avazu's look-alike, whose active pairs are known.
+
+A pair's heat is the product of its fields' mean vectors (see `fieldwise explain`), plain and weighted by frequency. The
+bar score is the mean over fields of the mean of a row of the map, over the map's greatest: large where whole rows are
+hot. The AUC of the heat in telling active pairs from others says which map shows the truth. A mean of vectors forgets
+their signs, so that these maps may show nothing: the deviation of each pair's term over rows, which forgets none,
+stands beside them.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldwise import heat, metrics
+from fieldwise.bundle import load
+from fieldwise.data.dataset import Dataset
+from fieldwise.data.world import World
+from fieldwise.nn.model import Model
+from fieldwise.studies import lookalikes
+from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Study, Verdict, lowest
+from fieldwise.tables import Column
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MODELS = ("fm", "ffm", "kfm")
+MAPS = ("plain", "weighted", "terms")
+
+
+def plan(setup: Setup) -> Plan:
+    return lookalikes.plan(
+        setup,
+        [({"data": "avazu", "model": m}, lookalikes.settings(m, "avazu", setup.size)) for m in MODELS],
+    )
+
+
+def look(case: Case, run: Path) -> Row:
+    """The three maps of a run, their bar scores, and how well they tell active pairs."""
+    opened = load(run)
+    model, layout = opened.model, opened.own_encoder.layout
+    assert isinstance(model, Model)
+    folder = json.loads((run / "report.json").read_text(encoding="utf-8"))["data"]
+    ids = np.array(Dataset.open(Path(folder)).parts["train"].ids[:20_000])
+    found = {
+        "plain": heat.mean_map(model, layout),
+        "weighted": heat.mean_map(model, layout, heat.counts_of(ids, layout)),
+        "terms": heat.variance_map(model, ids, layout),
+    }
+    row: Row = {}
+    for name, matrix in found.items():
+        assert matrix is not None
+        row |= {f"{name}_bar": bar_score(matrix), f"{name}_auc": detection(matrix, opened.own_encoder.names, case.seed)}
+        row[f"_{name}"] = matrix.tolist()
+    return row | {"_names": opened.own_encoder.names}
+
+
+def bar_score(matrix: NDArray[Any]) -> float:
+    """Row means over the greatest entry, in the mean; 1 where all pairs are equally hot, near 0 where one is.
+
+    >>> bar_score(np.array([[0.0, 1.0], [1.0, 0.0]]))
+    1.0
+    """
+    fields = len(matrix)
+    return float((matrix.sum(axis=1) / (fields - 1)).mean() / matrix.max())
+
+
+def detection(matrix: NDArray[Any], names: list[str], seed: int) -> float:
+    """The AUC of a map's entries in telling the world's active pairs from its others."""
+    active = {frozenset(pair) for pair in World("avazu", seed).active_pairs}
+    first, second = np.triu_indices(len(names), k=1)
+    labels = np.array([frozenset((names[i], names[j])) in active for i, j in zip(first, second, strict=True)])
+    return metrics.auc(labels.astype(np.uint8), matrix[first, second])
+
+
+def claims(results: Results) -> list[Verdict]:
+    found = []
+    for name in MAPS:
+        bars, areas = ([results.mean(f"{name}_{what}", model=m) for m in MODELS] for what in ("bar", "auc"))
+        shown = " ".join(f"{value:.3f}" for value in bars)
+        margin = lowest([bars[0] - bars[1], bars[1] - bars[2]])
+        found.append(Verdict(f"{name}: FM shows more bars than FFM, FFM than KFM", margin, results.seeds, shown))
+        shown = " ".join(f"{value:.3f}" for value in areas)
+        claim = f"{name}: KFM's map tells the planted pairs better than FM's"
+        found.append(Verdict(claim, areas[2] - areas[0], results.seeds, shown))
+    return found
+
+
+def draw(results: Results) -> Figure:
+    from fieldwise import plots
+
+    rows = results.where(seed=0).rows
+    maps = {f"{row['model']}, {name}": np.array(row[f"_{name}"]) for name in MAPS for row in rows if f"_{name}" in row}
+    return plots.heat_grid(maps, len(MODELS))
+
+
+STUDY = Study(
+    id="fig19",
+    paper="Figure 19",
+    asks="What do FM, FFM and KFM learn of field pairs?",
+    says="FM's map shows bars, coupled fields; KFM's isolated points; FFM's lies between.",
+    keys=("model",),
+    columns=(
+        Column("auc", "AUC", ".4f"),
+        *(Column(f"{name}_bar", f"Bars, {name}", ".3f") for name in MAPS),
+        *(Column(f"{name}_auc", f"Finds, {name}", ".3f") for name in MAPS),
+    ),
+    plan=plan,
+    look=look,
+    claims=claims,
+    draw=draw,
+    seeds={"small": 1, "medium": 3, "paper": 3},
+    budget=2,
+)

@@ -1,0 +1,84 @@
+"""Table 9: the best of every model over the sizes of fig11 and fig12, beside table6's.
+
+Of the runs of those three studies: the best of each is chosen by validation log loss, then its test AUC is read. The
+paper's own "best" is sometimes below its Table 6 (FNN on iPinYou), which choosing on validation may do as well.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fieldwise.studies import fig11, fig12, table6
+from fieldwise.studies.study import Plan, Results, Row, Setup, Study, Verdict, lowest, mostly
+from fieldwise.tables import Column, high
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MODELS = ("fnn", "deepfm", "pin")
+
+
+def plan(setup: Setup) -> Plan:
+    return Plan({}, [], {"table6": table6.plan(setup), "fig11": fig11.plan(setup), "fig12": fig12.plan(setup)})
+
+
+def derive(results: Results) -> list[Row]:
+    """For each set that one of the two figures has: the best of their sizes, and table6's."""
+    rows = []
+    searched = [study for study in ("fig11", "fig12") if results.where(study=study).rows]
+    sets = dict.fromkeys(data for study in searched for data in results.where(study=study).different("data"))
+    for data in sets:
+        for model in MODELS:
+            found: dict[str, tuple[float, float]] = {}
+            for study in searched:
+                own = results.where(study=study, data=data, model=model)
+                for row in own.rows:
+                    keys = {key: row[key] for key in ("k", "width", "depth") if key in row}
+                    found[f"{study} {keys}"] = (own.mean("valid_log_loss", **keys), own.mean("auc", **keys))
+            usual = results.where(study="table6", data=data, model=model)
+            known = {"table6": (usual.mean("valid_log_loss"), usual.mean("auc")), **found}
+            best = min(known, key=lambda name: (known[name][0] != known[name][0], known[name][0]))
+            rows.append(
+                {"data": data, "model": model, "auc": known[best][1], "best": best, "usual": known["table6"][1]}
+            )
+    return rows
+
+
+def claims(results: Results) -> list[Verdict]:
+    leads, keeps = {}, {}
+    for data in results.different("data"):
+        auc = {m: results.mean("auc", data=data, model=m) for m in MODELS}
+        leads[data] = lowest(auc["pin"] - auc[m] for m in MODELS if m != "pin")
+        keeps[data] = lowest(row["auc"] - row["usual"] for row in results.where(data=data).rows)
+    return [
+        mostly("the best PIN is above the best of FNN and DeepFM", leads, results.seeds, needed=len(leads)),
+        mostly("no best is below its value in table6", keeps, results.seeds, needed=len(keeps), strict=False),
+    ]
+
+
+def draw(results: Results) -> Figure:
+    from fieldwise import plots
+
+    parts = {
+        str(data): {
+            str(row["model"]): {"best": [row["auc"]], "table6": [row["usual"]]} for row in results.where(data=data).rows
+        }
+        for data in results.different("data")
+    }
+    return plots.panels(parts, "Test AUC")
+
+
+STUDY = Study(
+    id="table9",
+    paper="Table 9",
+    asks="Which network is best when each has its best size?",
+    says="PIN, on all four sets.",
+    keys=("data", "model"),
+    columns=(Column("auc", "AUC", ".4f", high), Column("usual", "In table6", ".4f"), Column("best", "Chosen", "")),
+    plan=plan,
+    derive=derive,
+    claims=claims,
+    draw=draw,
+    seeds={"small": 1, "medium": 3, "paper": 3},
+    budget=0.5,
+)
