@@ -50,7 +50,7 @@ class ShallowStep(Step):
         self.memory = SideBySide(model, self.optimizer)
         layout = tables(model)[0].layout
         self.offsets = np.array(layout.offsets)
-        self.seen = np.zeros(layout.rows, dtype=np.int32)
+        self.marks = Marks(layout.rows)
         self.slots = Slots(0, 0, layout.fields, self.memory)
 
     def __call__(self, batch: Batch, number: int) -> float:
@@ -70,13 +70,13 @@ class ShallowStep(Step):
         table = memory.table, memory.clock, _numbers(self.optimizer), _powers(self.optimizer)
         l2, start = self.row_penalty(count), 0.0 if bias is None else float(bias.detach())
         scale, minus = (self.product.scale, 0.0) if self.product else (1.0, 1.0)
+        base, kernel = self.marks.next(count), self._kernel(shallow)
         self.passed("data")
 
         def group(low: int, high: int, thread: int) -> None:
-            shallow.group(batch.ids, self.offsets, low, high, self.seen, slots.of, slots.rows, slots.used)
+            shallow.group(batch.ids, self.offsets, low, high, base, self.marks.seen, slots.of, slots.rows, slots.used)
 
         def walk(low: int, high: int, thread: int) -> tuple[float, float]:
-            kernel = shallow.ffm_rows if self.product else shallow.fm_rows
             data = batch.ids, self.offsets, slots.of, batch.labels, shares, low, high
             found: tuple[float, float] = kernel(
                 *shape, *data, start, scale, l2, *table, slots.sums[thread], slots.totals[thread]
@@ -96,6 +96,11 @@ class ShallowStep(Step):
         self.optimizer.step()
         self.passed("optimiser")
         return loss
+
+    def _kernel(self, shallow: Any) -> Any:
+        if self.product:
+            return shallow.ffm_rows
+        return shallow.fm_rows if self.memory.dim else shallow.lr_rows
 
 
 class SideBySide:
@@ -156,8 +161,25 @@ class Slots:
         self.of = np.empty((count, fields), np.int32)
         self.rows = np.empty((fields, most), np.int64)
         self.used = np.zeros(fields, np.int64)
-        self.sums = np.zeros((threads, fields, most, memory.dim), kind)
+        wide, line = memory.dim + memory.linear, LINE // kind.itemsize
+        self.sums = np.zeros((threads, fields, most, wide if wide < line else -(-wide // line) * line), kind)
         self.totals = np.zeros((threads, fields, most, 2), kind)
+
+
+class Marks:
+    """For each row of the table, which batch saw it last; what is less than the batch's base is of an earlier one."""
+
+    def __init__(self, rows: int) -> None:
+        self.seen = np.full(rows, -1, dtype=np.int32)
+        self.base = 0
+
+    def next(self, count: int) -> int:
+        """The base of a batch of so many rows, whose marks are less than base + 2 count."""
+        if self.base + 2 * count > np.iinfo(np.int32).max:
+            self.seen[:], self.base = -1, 0
+        base = self.base
+        self.base += 2 * count
+        return base
 
 
 def _has_shallow_parts(model: Model) -> bool:
@@ -173,15 +195,15 @@ def _has_shallow_parts(model: Model) -> bool:
 
 
 def _kind(optimizer: RowOptimizer) -> int:
-    from fieldwise.kernels import shallow
+    from fieldwise.kernels import moves
 
     if isinstance(optimizer, Adam):
-        return shallow.ADAM if optimizer.decays else shallow.LAZY_ADAM
-    return shallow.ADAGRAD if isinstance(optimizer, AdaGrad) else shallow.FTRL
+        return moves.ADAM if optimizer.decays else moves.LAZY_ADAM
+    return moves.ADAGRAD if isinstance(optimizer, AdaGrad) else moves.FTRL
 
 
 def _numbers(optimizer: RowOptimizer) -> tuple[float, ...]:
-    """The optimiser's numbers of the coming step, in the order in which `kernels.shallow.move` takes them."""
+    """The optimiser's numbers of the coming step, in the order in which `kernels.moves.moved` takes them."""
     group = optimizer.param_groups[0]
     step = float(group["step"] + 1)
     if isinstance(optimizer, Adam):

@@ -1,0 +1,66 @@
+"""One step of the optimisers on sixteen numbers at once: the formulas of optim/adam.py, adagrad.py and ftrl.py.
+
+`numbers` are those of the coming step: its number, then for Adam beta1, beta2, rate and eps, for AdaGrad the initial sum,
+nothing, rate and eps, for FTRL l1, l2, rate and beta.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import njit
+
+from fieldwise.kernels.lanes import larger, load, root, smaller, spread, store, where_zero, with_sign
+
+ADAM, LAZY_ADAM, ADAGRAD, FTRL = 0, 1, 2, 3
+
+
+@njit(cache=True, nogil=True, inline="always")
+def decays(kind: Any, row: Any, table: Any, clock: Any, numbers: Any, powers: Any) -> Any:
+    """What Adam keeps of a row's moments, beta^(steps since it moved last); says in its clock that it moves now."""
+    to = table.dtype.type
+    keep1, keep2 = to(numbers[1]), to(numbers[2])
+    if kind == ADAM:
+        step, place = int(numbers[0]), clock.shape[1] - 1
+        gap = step - clock[row, place]
+        clock[row, place] = step
+        if gap < len(powers):
+            keep1, keep2 = to(powers[gap, 0]), to(powers[gap, 1])
+        else:
+            keep1, keep2 = to(numbers[1] ** gap), to(numbers[2] ** gap)
+    return keep1, keep2
+
+
+@njit(cache=True, nogil=True, inline="always", error_model="numpy")
+def moved(kind: Any, to: Any, w: Any, one: Any, two: Any, g: Any, keep1: Any, keep2: Any, numbers: Any) -> Any:
+    """Weights and their states after one step along g; AdaGrad has one state, and leaves the other as it is."""
+    if kind <= LAZY_ADAM:
+        one = one * keep1 + g * to(1 - numbers[1])
+        two = two * keep2 + g * g * to(1 - numbers[2])
+        w = w - one * to(numbers[3]) / (root(two) + to(numbers[4]))
+    elif kind == ADAGRAD:
+        one = one + g * g
+        w = w - g * to(numbers[3]) / (root(one + to(numbers[1])) + to(numbers[4]))
+    else:
+        l1, l2, faster, beta = to(numbers[1]), to(numbers[2]), to(1 / numbers[3]), to(numbers[4])
+        zero, most = spread(to(0)), spread(l1)
+        # A row that never moved begins where its weight is: z such that the formula below gives w.
+        z = where_zero(two, where_zero(w, zero, zero - w * (beta * faster + l2) - with_sign(most, w)), one)
+        more = two + g * g
+        one = z + g - (root(more) - root(two)) * faster * w
+        new = (larger(zero - most, smaller(one, most)) - one) / ((root(more) + beta) * faster + l2)
+        w, two = where_zero(more, w, new), more
+    return w, one, two
+
+
+@njit(cache=True, nogil=True, inline="always", error_model="numpy")
+def move(kind: Any, wide: Any, first: Any, at: Any, w: Any, g: Any, kept: Any, table: Any, numbers: Any) -> None:
+    """One step of numbers first... of the row at `at`, with weights w; its states lie behind its `wide` weights."""
+    count, place = wide - first, at + first
+    one = load(table, place + wide, count)
+    two = load(table, place + 2 * wide, count) if kind != ADAGRAD else one
+    w, one, two = moved(kind, table.dtype.type, w, one, two, g, kept[0], kept[1], numbers)
+    store(table, place, count, w)
+    store(table, place + wide, count, one)
+    if kind != ADAGRAD:
+        store(table, place + 2 * wide, count, two)
