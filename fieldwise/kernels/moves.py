@@ -10,7 +10,7 @@ from typing import Any
 
 from numba import njit
 
-from fieldwise.kernels.lanes import larger, load, root, smaller, spread, store, where_zero, with_sign
+from fieldwise.kernels.lanes import LANES, larger, load, root, smaller, spread, store, where_zero, with_sign
 
 ADAM, LAZY_ADAM, ADAGRAD, FTRL = 0, 1, 2, 3
 
@@ -53,14 +53,34 @@ def moved(kind: Any, to: Any, w: Any, one: Any, two: Any, g: Any, keep1: Any, ke
     return w, one, two
 
 
+@njit(cache=True, nogil=True, inline="always")
+def chunk(kind: Any, table: Any, at: Any, wide: Any, count: Any) -> Any:
+    """Some weights of a row, and their states behind its `wide` weights."""
+    one = load(table, at + wide, count)
+    return load(table, at, count), one, load(table, at + 2 * wide, count) if kind != ADAGRAD else one
+
+
 @njit(cache=True, nogil=True, inline="always", error_model="numpy")
-def move(kind: Any, wide: Any, first: Any, at: Any, w: Any, g: Any, kept: Any, table: Any, numbers: Any) -> None:
-    """One step of numbers first... of the row at `at`, with weights w; its states lie behind its `wide` weights."""
-    count, place = wide - first, at + first
-    one = load(table, place + wide, count)
-    two = load(table, place + 2 * wide, count) if kind != ADAGRAD else one
-    w, one, two = moved(kind, table.dtype.type, w, one, two, g, kept[0], kept[1], numbers)
-    store(table, place, count, w)
-    store(table, place + wide, count, one)
-    if kind != ADAGRAD:
-        store(table, place + 2 * wide, count, two)
+def move_row(
+    kind: Any, wide: Any, at: Any, kept: Any, along: Any, start: Any, times: Any, less: Any, minus: Any, shrink: Any,
+    table: Any, numbers: Any,
+) -> None:  # fmt: skip
+    """One step of the row at `at` along times along[start ...] + (shrink - minus less) w, sixteen numbers after sixteen.
+
+    The last sixteen reach back into those before them, so that all lie within the row: memory beyond it is slow to
+    come. So what they need is read before those are written.
+    """
+    count = min(wide, LANES)
+    last, here, more = wide - count, 0, True
+    w, one, two = chunk(kind, table, at, wide, count)
+    while more:
+        g = load(along, start + here, count) * times + w * (spread(shrink) - load(less, here, count) * minus)
+        new = moved(kind, table.dtype.type, w, one, two, g, kept[0], kept[1], numbers)
+        there, more = min(here + LANES, last), here < last
+        if more:
+            w, one, two = chunk(kind, table, at + there, wide, count)
+        store(table, at + here, count, new[0])
+        store(table, at + here + wide, count, new[1])
+        if kind != ADAGRAD:
+            store(table, at + here + 2 * wide, count, new[2])
+        here = there

@@ -23,7 +23,7 @@ import numpy as np
 from numba import njit
 
 from fieldwise.kernels.lanes import LANES, load, spread, store, total
-from fieldwise.kernels.moves import ADAGRAD, decays, move, moved
+from fieldwise.kernels.moves import ADAGRAD, decays, move_row, moved
 from fieldwise.kernels.prefetch import prefetch
 
 LINE = 16  # float32 numbers of a cache line
@@ -133,12 +133,14 @@ def fm_rows(
     in `totals` sum g and how often it occurs.
     """
     wide, fields, stride, to = dim + linear, ids.shape[1], table.shape[1], table.dtype.type
-    width, size, room = sums.shape[1] * sums.shape[2], sums.shape[2], (wide + LANES - 1) // LANES * LANES
+    width, size, count = sums.shape[1] * sums.shape[2], sums.shape[2], min(wide, LANES)
     loss, slope, shrink, half = 0.0, 0.0, to(l2), to(0.5)
-    s, at = np.zeros(room, to), np.zeros(fields, np.int64)
+    s, at = np.zeros(wide, to), np.zeros(fields, np.int64)
     # Which numbers are a vector's, and which the linear weight.
-    is_vector, is_linear = np.zeros(room, to), np.zeros(room, to)
+    is_vector, is_linear = np.zeros(wide, to), np.zeros(wide, to)
     is_vector[:dim], is_linear[dim:wide] = 1, 1
+    once = np.ones(2 * LANES, to)
+    once[:LANES] = 0
     for b in range(low, high):
         if b + 1 < high:
             for f in range(fields):
@@ -147,14 +149,17 @@ def fm_rows(
             at[f] = (offsets[f] + ids[b, f]) * stride
         logit = to(bias)
         for c in range(0, wide, LANES):
-            added = squares = spread(to(0))
+            first, added = min(c, wide - count), spread(to(0))
+            squares = added
             for f in range(fields):
-                x = load(table, at[f] + c, wide - c)
+                x = load(table, at[f] + first, count)
                 added = added + x
                 squares = squares + x * x
-            vector, weight = load(is_vector, c, LANES), load(is_linear, c, LANES)
-            logit += total(vector * half * (added * added - squares) + weight * added)
-            store(s, c, LANES, vector * added + weight)
+            vector, weight = load(is_vector, first, count), load(is_linear, first, count)
+            store(s, first, count, vector * added + weight)
+            # The last sixteen reach back into those before them, which count once.
+            new = load(once, LANES - (c - first), LANES)
+            logit += total(new * (vector * half * (added * added - squares) + weight * added))
         part, g = loss_of(float(logit), labels[b], shares[b])
         loss, slope, g_ = loss + part, slope + g, to(g)
         for f in range(fields):
@@ -164,13 +169,10 @@ def fm_rows(
                 totals[f, slot, 1] += 1
                 for c in range(0, wide, LANES):
                     place = f * width + slot * size + c
-                    store(sums, place, wide - c, load(sums, place, wide - c) + load(s, c, LANES) * g_)
+                    store(sums, place, wide - c, load(sums, place, wide - c) + load(s, c, wide - c) * g_)
                 continue
             kept = decays(kind, offsets[f] + ids[b, f], table, clock, numbers, powers)
-            for c in range(0, wide, LANES):
-                x = load(table, at[f] + c, wide - c)
-                grad = (load(s, c, LANES) - load(is_vector, c, LANES) * x) * g_ + x * shrink
-                move(kind, wide, c, at[f], x, grad, kept, table, numbers)
+            move_row(kind, wide, at[f], kept, s, 0, g_, is_vector, g_, shrink, table, numbers)
     return loss, slope
 
 
@@ -191,6 +193,7 @@ def ffm_rows(
     loss, slope, shrink = 0.0, 0.0, to(l2)
     other, at = np.zeros((fields, room), to), np.zeros(fields, np.int64)
     other[:, dim:wide] = 1 / scale
+    nothing = np.zeros(wide, to)
     for b in range(low, high):
         if b + 1 < high:
             for f in range(fields):
@@ -222,10 +225,7 @@ def ffm_rows(
                     store(sums, place, wide - c, load(sums, place, wide - c) + more)
                 continue
             kept = decays(kind, offsets[f] + ids[b, f], table, clock, numbers, powers)
-            for c in range(0, wide, LANES):
-                x = load(table, at[f] + c, wide - c)
-                grad = load(other, f * room + c, LANES) * slope_ + x * shrink
-                move(kind, wide, c, at[f], x, grad, kept, table, numbers)
+            move_row(kind, wide, at[f], kept, other, f * room, slope_, nothing, to(0), shrink, table, numbers)
     return loss, slope
 
 
@@ -239,23 +239,23 @@ def repeated(
     The gradient is what `sums` holds; an FM's, with minus = 1, is sum g s - v sum g.
     """
     wide, stride, to, zero = dim + linear, table.shape[1], table.dtype.type, spread(table.dtype.type(0))
-    threads, is_vector = len(sums), np.zeros((wide + LANES - 1) // LANES * LANES, to)
+    threads, is_vector, grad = len(sums), np.zeros(wide, to), np.zeros(wide, to)
     is_vector[:dim] = minus
     for f in range(first, last):
         for k in range(used[f]):
-            at, g, often = slot_rows[f, k] * stride, to(0), to(0)
+            row, g, often = slot_rows[f, k], to(0), to(0)
             if k + AHEAD < used[f]:
                 ask(table, slot_rows[f, k + AHEAD] * stride, stride)
             for t in range(threads):
                 g += totals[t, f, k, 0]
                 often += totals[t, f, k, 1]
                 totals[t, f, k, 0] = totals[t, f, k, 1] = 0
-            kept = decays(kind, slot_rows[f, k], table, clock, numbers, powers)
             for c in range(0, wide, LANES):
-                x = load(table, at + c, wide - c)
-                grad = x * (to(l2) * often) - load(is_vector, c, LANES) * g * x
+                summed = zero
                 for t in range(threads):
                     place = ((t * sums.shape[1] + f) * sums.shape[2] + k) * sums.shape[3] + c
-                    grad = grad + load(sums, place, wide - c)
+                    summed = summed + load(sums, place, wide - c)
                     store(sums, place, wide - c, zero)
-                move(kind, wide, c, at, x, grad, kept, table, numbers)
+                store(grad, c, wide - c, summed)
+            kept = decays(kind, row, table, clock, numbers, powers)
+            move_row(kind, wide, row * stride, kept, grad, 0, to(1), is_vector, g, to(l2) * often, table, numbers)
