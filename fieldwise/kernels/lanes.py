@@ -1,8 +1,9 @@
 """Sixteen numbers as one value of compiled loops, so that their vector instructions are no matter of luck.
 
 The compiler makes vectors of long loops. Loops over 21 numbers (a vector of 20 and a linear weight) it leaves to a
-remainder of single numbers, and most of the time goes there. `load` and `store` take how many of the sixteen are meant:
-the others are 0, and their memory is left alone.
+remainder of single numbers. `load` and `store` take how many of the sixteen are meant: the others are 0, and their
+memory is left alone. They take a `pointer` to an array's first number: arrays that are passed on count who holds them,
+which costs more than what is done with them.
 """
 
 from __future__ import annotations
@@ -58,9 +59,17 @@ def _spread(builder: Any, number: Any) -> Any:
     return builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(WORD, LANES), [0] * LANES))
 
 
-def _place_and_mask(context: Any, builder: Any, array: Any, args: Any) -> tuple[Any, Any]:
-    data = context.make_array(array)(context, builder, args[0]).data
-    place = cgutils.gep_inbounds(builder, data, args[1])  # type: ignore[no-untyped-call, unused-ignore]
+def _pointer(typing: Any, array: Any) -> Any:
+    """pointer(array): where a contiguous array's numbers begin; whoever asks keeps the array alive."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return context.make_array(signature.args[0])(context, builder, args[0]).data
+
+    return types.CPointer(array.dtype)(array), code
+
+
+def _place_and_mask(builder: Any, args: Any) -> tuple[Any, Any]:
+    place = cgutils.gep_inbounds(builder, args[0], args[1])  # type: ignore[no-untyped-call, unused-ignore]
     most = ir.Constant(args[2].type, LANES)
     count = builder.select(builder.icmp_signed("<", args[2], most), args[2], most)
     numbers = ir.Constant(ir.VectorType(WORD, LANES), list(range(LANES)))
@@ -68,30 +77,30 @@ def _place_and_mask(context: Any, builder: Any, array: Any, args: Any) -> tuple[
     return builder.bitcast(place, ir.IntType(8).as_pointer()), mask
 
 
-def _load(typing: Any, array: Any, index: Any, count: Any) -> Any:
-    """load(array, index, count): the numbers at index... of a contiguous array, counted flat."""
-    result = Lanes(array.dtype)
+def _load(typing: Any, pointer: Any, index: Any, count: Any) -> Any:
+    """load(pointer, index, count): the numbers at index ..."""
+    result = Lanes(pointer.dtype)
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place, mask = _place_and_mask(context, builder, signature.args[0], args)
-        vector, align = _vector(result), WORD(array.dtype.bitwidth // 8)
+        place, mask = _place_and_mask(builder, args)
+        vector, align = _vector(result), WORD(pointer.dtype.bitwidth // 8)
         return _call(
             builder, f"llvm.masked.load.{_suffix(result)}.p0", vector, [place, align, mask, ir.Constant(vector, None)]
         )
 
-    return result(array, types.intp, types.intp), code
+    return result(pointer, types.intp, types.intp), code
 
 
-def _store(typing: Any, array: Any, index: Any, count: Any, lanes: Any) -> Any:
-    """store(array, index, count, lanes): the first `count` lanes into index... of a contiguous array, counted flat."""
+def _store(typing: Any, pointer: Any, index: Any, count: Any, lanes: Any) -> Any:
+    """store(pointer, index, count, lanes): the first `count` lanes to index ..."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place, mask = _place_and_mask(context, builder, signature.args[0], args)
-        align = WORD(array.dtype.bitwidth // 8)
+        place, mask = _place_and_mask(builder, args)
+        align = WORD(pointer.dtype.bitwidth // 8)
         _call(builder, f"llvm.masked.store.{_suffix(lanes)}.p0", ir.VoidType(), [args[3], place, align, mask])
         return context.get_dummy_value()
 
-    return types.void(array, types.intp, types.intp, lanes), code
+    return types.void(pointer, types.intp, types.intp, lanes), code
 
 
 def _spread_out(typing: Any, number: Any) -> Any:
@@ -99,15 +108,18 @@ def _spread_out(typing: Any, number: Any) -> Any:
     return Lanes(number)(number), lambda context, builder, signature, args: _spread(builder, args[0])
 
 
-def _total(typing: Any, lanes: Any) -> Any:
-    """total(lanes): their sum."""
+def _total(typing: Any, lanes: Any, first: Any) -> Any:
+    """total(lanes, first): the sum of lanes first ..."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         number = _vector(lanes).element
         name, zero = f"llvm.vector.reduce.fadd.{_suffix(lanes)}", ir.Constant(number, 0.0)
-        return _call(builder, name, number, [zero, args[0]], fastmath=FAST)
+        lane = ir.Constant(ir.VectorType(WORD, LANES), list(range(LANES)))
+        meant = builder.icmp_signed(">=", lane, _spread(builder, builder.trunc(args[1], WORD)))
+        kept = builder.select(meant, args[0], ir.Constant(args[0].type, None))
+        return _call(builder, name, number, [zero, kept], fastmath=FAST)
 
-    return lanes.dtype(lanes), code
+    return lanes.dtype(lanes, types.intp), code
 
 
 def _where_zero(typing: Any, lanes: Any, then: Any, other: Any) -> Any:
@@ -160,6 +172,7 @@ for _symbol, _instruction in (
 ):
     _operator(_symbol, _instruction)
 
+pointer: Any = intrinsic(_pointer)
 load: Any = intrinsic(_load)
 store: Any = intrinsic(_store)
 spread: Any = intrinsic(_spread_out)

@@ -16,16 +16,18 @@ ADAM, LAZY_ADAM, ADAGRAD, FTRL = 0, 1, 2, 3
 
 
 @njit(cache=True, nogil=True, inline="always")
-def decays(kind: Any, row: Any, table: Any, clock: Any, numbers: Any, powers: Any) -> Any:
-    """What Adam keeps of a row's moments, beta^(steps since it moved last); says in its clock that it moves now."""
-    to = table.dtype.type
+def decays(kind: Any, to: Any, clock: Any, place: Any, numbers: Any, powers: Any, known: Any) -> Any:
+    """What Adam keeps of a row's moments, beta^(steps since it moved last); says in its clock that it moves now.
+
+    `powers` are those of both betas for gaps less than `known`.
+    """
     keep1, keep2 = to(numbers[1]), to(numbers[2])
     if kind == ADAM:
-        step, place = int(numbers[0]), clock.shape[1] - 1
-        gap = step - clock[row, place]
-        clock[row, place] = step
-        if gap < len(powers):
-            keep1, keep2 = to(powers[gap, 0]), to(powers[gap, 1])
+        step = int(numbers[0])
+        gap = step - clock[place]
+        clock[place] = step
+        if gap < known:
+            keep1, keep2 = to(powers[2 * gap]), to(powers[2 * gap + 1])
         else:
             keep1, keep2 = to(numbers[1] ** gap), to(numbers[2] ** gap)
     return keep1, keep2
@@ -62,8 +64,8 @@ def chunk(kind: Any, table: Any, at: Any, wide: Any, count: Any) -> Any:
 
 @njit(cache=True, nogil=True, inline="always", error_model="numpy")
 def move_row(
-    kind: Any, wide: Any, at: Any, kept: Any, along: Any, start: Any, times: Any, less: Any, minus: Any, shrink: Any,
-    table: Any, numbers: Any,
+    kind: Any, to: Any, wide: Any, at: Any, kept: Any, along: Any, start: Any, times: Any, less: Any, minus: Any,
+    shrink: Any, table: Any, numbers: Any,
 ) -> None:  # fmt: skip
     """One step of the row at `at` along times along[start ...] + (shrink - minus less) w, sixteen numbers after sixteen.
 
@@ -75,7 +77,7 @@ def move_row(
     w, one, two = chunk(kind, table, at, wide, count)
     while more:
         g = load(along, start + here, count) * times + w * (spread(shrink) - load(less, here, count) * minus)
-        new = moved(kind, table.dtype.type, w, one, two, g, kept[0], kept[1], numbers)
+        new = moved(kind, to, w, one, two, g, kept[0], kept[1], numbers)
         there, more = min(here + LANES, last), here < last
         if more:
             w, one, two = chunk(kind, table, at + there, wide, count)

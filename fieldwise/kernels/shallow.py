@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fieldwise.kernels.lanes import LANES, load, spread, store, total
+from fieldwise.kernels.lanes import LANES, load, pointer, spread, store, total
 from fieldwise.kernels.moves import ADAGRAD, decays, move_row, moved
 from fieldwise.kernels.prefetch import prefetch
 
@@ -39,23 +39,23 @@ def group(
     A row's mark in `seen` (N,) is base + b if only row b of the batch has it so far, base + B + its slot if several do,
     and less than base if none does: marks of other batches need not be wiped out.
     """
-    rows = len(ids)
+    rows, marks = len(ids), pointer(seen)
     used[first:last] = 0
     for b in range(rows):
         if b + AHEAD < rows:
             for f in range(first, last):
-                prefetch(seen, offsets[f] + ids[b + AHEAD, f])
+                prefetch(marks, offsets[f] + ids[b + AHEAD, f])
         for f in range(first, last):
             row = offsets[f] + ids[b, f]
-            mark = seen[row] - base
+            mark = marks[row] - base
             if mark < 0:
-                seen[row] = base + b
+                marks[row] = base + b
                 slots[b, f] = -1
             elif mark < rows:
                 slot = used[f]
                 slot_rows[f, slot] = row
                 slots[mark, f] = slots[b, f] = slot
-                seen[row] = base + rows + slot
+                marks[row] = base + rows + slot
                 used[f] = slot + 1
             else:
                 slots[b, f] = mark - rows
@@ -80,41 +80,42 @@ def loss_of(logit: Any, label: Any, share: Any) -> Any:
 @njit(cache=True, nogil=True, error_model="numpy")
 def lr_rows(
     dim: Any, linear: Any, kind: Any, ids: Any, offsets: Any, slots: Any, labels: Any, shares: Any, low: Any, high: Any,
-    bias: Any, scale: Any, l2: Any, table: Any, clock: Any, numbers: Any, powers: Any, sums: Any, totals: Any,
+    bias: Any, scale: Any, l2: Any, table: Any, clock: Any, numbers: Any, powers: Any, sums: Any, scratch: Any,
 ) -> Any:  # fmt: skip
     """Rows low..high of LR: logit = bias + sum w_i, dlogit/dw_i = 1. The fields that move at once do so side by side."""
     fields, stride, to = ids.shape[1], table.shape[1], table.dtype.type
     room = (fields + LANES - 1) // LANES * LANES
-    flat, loss, slope, shrink = table.reshape(-1), 0.0, 0.0, to(l2)
-    at, w, one, two = np.zeros(room, np.int64), np.zeros(room, to), np.zeros(room, to), np.zeros(room, to)
-    keep1, keep2 = np.ones(room, to), np.ones(room, to)
+    loss, slope, shrink = 0.0, 0.0, to(l2)
+    flat, ticks, step, known = pointer(table), pointer(clock), clock.shape[1], len(powers)
+    at, decay, own = np.zeros(fields, np.int64), pointer(powers), scratch[: 5 * room].reshape(5, room)
+    w, one, two, keep1, keep2 = pointer(own[0]), pointer(own[1]), pointer(own[2]), pointer(own[3]), pointer(own[4])
     for b in range(low, high):
         if b + AHEAD < high:
             for f in range(fields):
-                prefetch(table, (offsets[f] + ids[b + AHEAD, f]) * stride)
+                prefetch(flat, (offsets[f] + ids[b + AHEAD, f]) * stride)
         logit = to(bias)
         for f in range(fields):
-            logit += table[offsets[f] + ids[b, f], 0]
+            logit += flat[(offsets[f] + ids[b, f]) * stride]
         part, g = loss_of(float(logit), labels[b], shares[b])
         loss, slope, g_, count = loss + part, slope + g, to(g), 0
         for f in range(fields):
             slot, row = slots[b, f], offsets[f] + ids[b, f]
             if slot >= 0:
                 sums[f, slot, 0] += g_
-                totals[f, slot, 1] += 1
+                sums[f, slot, 1] += 1
                 continue
             at[count], w[count], one[count] = row * stride, flat[row * stride], flat[row * stride + 1]
             if kind != ADAGRAD:
                 two[count] = flat[row * stride + 2]
-            keep1[count], keep2[count] = decays(kind, row, table, clock, numbers, powers)
+            keep1[count], keep2[count] = decays(kind, to, ticks, (row + 1) * step - 1, numbers, decay, known)
             count += 1
         for c in range(0, count, LANES):
-            own, first, second = load(w, c, LANES), load(one, c, LANES), load(two, c, LANES)
+            x, first, second = load(w, c, LANES), load(one, c, LANES), load(two, c, LANES)
             kept1, kept2 = load(keep1, c, LANES), load(keep2, c, LANES)
-            own, first, second = moved(kind, to, own, first, second, own * shrink + g_, kept1, kept2, numbers)
-            store(w, c, LANES, own)
-            store(one, c, LANES, first)
-            store(two, c, LANES, second)
+            new = moved(kind, to, x, first, second, x * shrink + g_, kept1, kept2, numbers)
+            store(w, c, LANES, new[0])
+            store(one, c, LANES, new[1])
+            store(two, c, LANES, new[2])
         for k in range(count):
             flat[at[k]], flat[at[k] + 1] = w[k], one[k]
             if kind != ADAGRAD:
@@ -125,26 +126,30 @@ def lr_rows(
 @njit(cache=True, nogil=True, error_model="numpy")
 def fm_rows(
     dim: Any, linear: Any, kind: Any, ids: Any, offsets: Any, slots: Any, labels: Any, shares: Any, low: Any, high: Any,
-    bias: Any, scale: Any, l2: Any, table: Any, clock: Any, numbers: Any, powers: Any, sums: Any, totals: Any,
+    bias: Any, scale: Any, l2: Any, table: Any, clock: Any, numbers: Any, powers: Any, sums: Any, scratch: Any,
 ) -> Any:  # fmt: skip
     """Rows low..high of FM: logit = bias + sum w_i + (|s|^2 - sum |v_i|^2) / 2 with s = sum v_i.
 
-    dlogit/dv_i = s - v_i, dlogit/dw_i = 1. A slot gathers in `sums` sum g s, and sum g behind it for the linear weight,
-    in `totals` sum g and how often it occurs.
+    dlogit/dv_i = s - v_i, dlogit/dw_i = 1. A slot gathers in `sums` sum g s, behind it sum g for the linear weight, and
+    behind these how often it occurs and sum g.
     """
     wide, fields, stride, to = dim + linear, ids.shape[1], table.shape[1], table.dtype.type
     width, size, count = sums.shape[1] * sums.shape[2], sums.shape[2], min(wide, LANES)
-    loss, slope, shrink, half = 0.0, 0.0, to(l2), to(0.5)
-    s, at = np.zeros(wide, to), np.zeros(fields, np.int64)
-    # Which numbers are a vector's, and which the linear weight.
-    is_vector, is_linear = np.zeros(wide, to), np.zeros(wide, to)
-    is_vector[:dim], is_linear[dim:wide] = 1, 1
-    once = np.ones(2 * LANES, to)
-    once[:LANES] = 0
+    loss, slope, shrink, half, at = 0.0, 0.0, to(l2), to(0.5), np.zeros(fields, np.int64)
+    # Which numbers are a vector's, which the linear weight, and the one that counts.
+    own = scratch[: 4 * size].reshape(4, size)
+    own[:] = 0
+    own[0, wide + 1], own[1, :dim], own[2, dim:wide], own[3, wide] = 1, 1, 1, 1
+    s, is_vector, is_linear, counts = pointer(own[0]), pointer(own[1]), pointer(own[2]), pointer(own[3])
+    gathered, decay, known = pointer(sums), pointer(powers), len(powers)
+    flat, ticks, step = pointer(table), pointer(clock), clock.shape[1]
     for b in range(low, high):
         if b + 1 < high:
             for f in range(fields):
-                ask(table, (offsets[f] + ids[b + 1, f]) * stride, stride if slots[b + 1, f] < 0 else wide)
+                slot = slots[b + 1, f]
+                ask(flat, (offsets[f] + ids[b + 1, f]) * stride, stride if slot < 0 else wide)
+                if slot >= 0:
+                    ask(gathered, f * width + slot * size, wide)
         for f in range(fields):
             at[f] = (offsets[f] + ids[b, f]) * stride
         logit = to(bias)
@@ -152,110 +157,115 @@ def fm_rows(
             first, added = min(c, wide - count), spread(to(0))
             squares = added
             for f in range(fields):
-                x = load(table, at[f] + first, count)
+                x = load(flat, at[f] + first, count)
                 added = added + x
                 squares = squares + x * x
             vector, weight = load(is_vector, first, count), load(is_linear, first, count)
             store(s, first, count, vector * added + weight)
-            # The last sixteen reach back into those before them, which count once.
-            new = load(once, LANES - (c - first), LANES)
-            logit += total(new * (vector * half * (added * added - squares) + weight * added))
+            # The last sixteen reach back into those before them, which are known already.
+            logit += total(vector * half * (added * added - squares) + weight * added, c - first)
         part, g = loss_of(float(logit), labels[b], shares[b])
         loss, slope, g_ = loss + part, slope + g, to(g)
         for f in range(fields):
             slot = slots[b, f]
             if slot >= 0:
-                totals[f, slot, 0] += g_
-                totals[f, slot, 1] += 1
-                for c in range(0, wide, LANES):
+                for c in range(0, size, LANES):
                     place = f * width + slot * size + c
-                    store(sums, place, wide - c, load(sums, place, wide - c) + load(s, c, wide - c) * g_)
+                    new = load(gathered, place, size - c) + load(s, c, size - c) * g_ + load(counts, c, size - c)
+                    store(gathered, place, size - c, new)
                 continue
-            kept = decays(kind, offsets[f] + ids[b, f], table, clock, numbers, powers)
-            move_row(kind, wide, at[f], kept, s, 0, g_, is_vector, g_, shrink, table, numbers)
+            row = offsets[f] + ids[b, f]
+            kept = decays(kind, to, ticks, (row + 1) * step - 1, numbers, decay, known)
+            move_row(kind, to, wide, at[f], kept, s, 0, g_, is_vector, g_, shrink, flat, numbers)
     return loss, slope
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def ffm_rows(
     dim: Any, linear: Any, kind: Any, ids: Any, offsets: Any, slots: Any, labels: Any, shares: Any, low: Any, high: Any,
-    bias: Any, scale: Any, l2: Any, table: Any, clock: Any, numbers: Any, powers: Any, sums: Any, totals: Any,
+    bias: Any, scale: Any, l2: Any, table: Any, clock: Any, numbers: Any, powers: Any, sums: Any, scratch: Any,
 ) -> Any:  # fmt: skip
     """Rows low..high of FFM: logit = bias + sum w_i + scale sum_{i<j} <v_i for j, v_j for i>.
 
     dlogit/dv_i's part for j = scale v_j's part for i: `other` (F, ...) holds these parts, in the order of v_i's, so that
     the sum over pairs is half that of v_i * other_i. Behind them is 1 / scale for the linear weight. A slot gathers
-    sum g scale other_i in `sums`, and in `totals` how often it occurs.
+    sum g scale other_i in `sums`, and behind them how often it occurs.
     """
     wide, fields, stride, to = dim + linear, ids.shape[1], table.shape[1], table.dtype.type
     width, size, room = sums.shape[1] * sums.shape[2], sums.shape[2], (wide + LANES - 1) // LANES * LANES
     length = dim // (fields - 1)
     loss, slope, shrink = 0.0, 0.0, to(l2)
-    other, at = np.zeros((fields, room), to), np.zeros(fields, np.int64)
-    other[:, dim:wide] = 1 / scale
-    nothing = np.zeros(wide, to)
+    at, own = np.zeros(fields, np.int64), scratch[: (fields + 1) * room].reshape(fields + 1, room)
+    own[:] = 0
+    own[:fields, dim:wide] = 1 / scale
+    other, nothing = pointer(own), pointer(own[fields])
+    gathered, decay, known = pointer(sums), pointer(powers), len(powers)
+    flat, ticks, step = pointer(table), pointer(clock), clock.shape[1]
     for b in range(low, high):
         if b + 1 < high:
             for f in range(fields):
-                ask(table, (offsets[f] + ids[b + 1, f]) * stride, stride if slots[b + 1, f] < 0 else wide)
+                ask(flat, (offsets[f] + ids[b + 1, f]) * stride, stride if slots[b + 1, f] < 0 else wide)
         logit, products = to(bias), spread(to(0))
         for f in range(fields):
             at[f] = (offsets[f] + ids[b, f]) * stride
             if linear:
-                logit += table[offsets[f] + ids[b, f], dim]
+                logit += flat[at[f] + dim]
         for i in range(fields):
             for j in range(fields - 1):
                 # Part j of v_i is for field j, or j + 1 behind its own place; there v_i is number i - 1, or i.
                 to_field, place = (j, i - 1) if j < i else (j + 1, i)
                 for d in range(0, length, LANES):
-                    part = load(table, at[i] + j * length + d, length - d)
+                    part = load(flat, at[i] + j * length + d, length - d)
                     store(other, to_field * room + place * length + d, length - d, part)
         for f in range(fields):
             for c in range(0, dim, LANES):
-                products = products + load(table, at[f] + c, dim - c) * load(other, f * room + c, LANES)
-        part, g = loss_of(float(logit + to(scale / 2) * total(products)), labels[b], shares[b])
+                products = products + load(flat, at[f] + c, dim - c) * load(other, f * room + c, LANES)
+        part, g = loss_of(float(logit + to(scale / 2) * total(products, 0)), labels[b], shares[b])
         loss, slope, slope_ = loss + part, slope + g, to(g * scale)
         for f in range(fields):
             slot = slots[b, f]
             if slot >= 0:
-                totals[f, slot, 1] += 1
+                sums[f, slot, wide] += 1
                 for c in range(0, wide, LANES):
                     place = f * width + slot * size + c
                     more = load(other, f * room + c, LANES) * slope_
-                    store(sums, place, wide - c, load(sums, place, wide - c) + more)
+                    store(gathered, place, wide - c, load(gathered, place, wide - c) + more)
                 continue
-            kept = decays(kind, offsets[f] + ids[b, f], table, clock, numbers, powers)
-            move_row(kind, wide, at[f], kept, other, f * room, slope_, nothing, to(0), shrink, table, numbers)
+            row = offsets[f] + ids[b, f]
+            kept = decays(kind, to, ticks, (row + 1) * step - 1, numbers, decay, known)
+            move_row(kind, to, wide, at[f], kept, other, f * room, slope_, nothing, to(0), shrink, flat, numbers)
     return loss, slope
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def repeated(
     dim: Any, linear: Any, kind: Any, first: Any, last: Any, slot_rows: Any, used: Any, minus: Any, l2: Any, table: Any,
-    clock: Any, numbers: Any, powers: Any, sums: Any, totals: Any,
+    clock: Any, numbers: Any, powers: Any, sums: Any, scratch: Any,
 ) -> None:  # fmt: skip
     """Moves the rows of the slots of fields first..last, and empties the slots: those of each thread (T, F, ...).
 
-    The gradient is what `sums` holds; an FM's, with minus = 1, is sum g s - v sum g.
+    The gradient is what `sums` holds; an FM's, with minus = 1, is sum g s - v sum g. Behind it is how often the row
+    occurs, and an FM's sum g.
     """
     wide, stride, to, zero = dim + linear, table.shape[1], table.dtype.type, spread(table.dtype.type(0))
-    threads, is_vector, grad = len(sums), np.zeros(wide, to), np.zeros(wide, to)
-    is_vector[:dim] = minus
+    threads, slots, size = len(sums), sums.shape[2], sums.shape[3]
+    own = scratch[: 2 * size].reshape(2, size)
+    own[:] = 0
+    own[0, :dim] = minus
+    is_vector, grad, gathered, decay, known = pointer(own[0]), pointer(own[1]), pointer(sums), pointer(powers), len(powers)
+    flat, ticks, step = pointer(table), pointer(clock), clock.shape[1]
     for f in range(first, last):
         for k in range(used[f]):
-            row, g, often = slot_rows[f, k], to(0), to(0)
+            row = slot_rows[f, k]
             if k + AHEAD < used[f]:
-                ask(table, slot_rows[f, k + AHEAD] * stride, stride)
-            for t in range(threads):
-                g += totals[t, f, k, 0]
-                often += totals[t, f, k, 1]
-                totals[t, f, k, 0] = totals[t, f, k, 1] = 0
-            for c in range(0, wide, LANES):
+                ask(flat, slot_rows[f, k + AHEAD] * stride, stride)
+            for c in range(0, size, LANES):
                 summed = zero
                 for t in range(threads):
-                    place = ((t * sums.shape[1] + f) * sums.shape[2] + k) * sums.shape[3] + c
-                    summed = summed + load(sums, place, wide - c)
-                    store(sums, place, wide - c, zero)
-                store(grad, c, wide - c, summed)
-            kept = decays(kind, row, table, clock, numbers, powers)
-            move_row(kind, wide, row * stride, kept, grad, 0, to(1), is_vector, g, to(l2) * often, table, numbers)
+                    place = ((t * sums.shape[1] + f) * slots + k) * size + c
+                    summed = summed + load(gathered, place, size - c)
+                    store(gathered, place, size - c, zero)
+                store(grad, c, size - c, summed)
+            often, g = grad[wide], grad[wide + 1]
+            kept = decays(kind, to, ticks, (row + 1) * step - 1, numbers, decay, known)
+            move_row(kind, to, wide, row * stride, kept, grad, 0, to(1), is_vector, g, to(l2) * often, flat, numbers)

@@ -79,12 +79,14 @@ class ShallowStep(Step):
         def walk(low: int, high: int, thread: int) -> tuple[float, float]:
             data = batch.ids, self.offsets, slots.of, batch.labels, shares, low, high
             found: tuple[float, float] = kernel(
-                *shape, *data, start, scale, l2, *table, slots.sums[thread], slots.totals[thread]
+                *shape, *data, start, scale, l2, *table, slots.sums[thread], slots.scratch[thread]
             )
             return found
 
         def repeated(low: int, high: int, thread: int) -> None:
-            shallow.repeated(*shape, low, high, slots.rows, slots.used, minus, l2, *table, slots.sums, slots.totals)
+            shallow.repeated(
+                *shape, low, high, slots.rows, slots.used, minus, l2, *table, slots.sums, slots.scratch[thread]
+            )
 
         _on_threads(group, fields, threads)
         found = _on_threads(walk, count, threads)
@@ -161,9 +163,11 @@ class Slots:
         self.of = np.empty((count, fields), np.int32)
         self.rows = np.empty((fields, most), np.int64)
         self.used = np.zeros(fields, np.int64)
-        wide, line = memory.dim + memory.linear, LINE // kind.itemsize
-        self.sums = np.zeros((threads, fields, most, wide if wide < line else -(-wide // line) * line), kind)
-        self.totals = np.zeros((threads, fields, most, 2), kind)
+        # Behind a gradient is how often the row occurs, and an FM's sum of derivatives.
+        size, line = memory.dim + memory.linear + 2, LINE // kind.itemsize
+        size = size if size < line else -(-size // line) * line
+        self.sums = np.zeros((threads, fields, most, size), kind)
+        self.scratch = np.zeros((threads, (fields + 16) * (size + 16)), kind)
 
 
 class Marks:
