@@ -61,6 +61,24 @@ def group(
                 slots[b, f] = mark - rows
 
 
+@njit(cache=True, nogil=True)
+def parted(slots: Any, order: Any, singles: Any) -> None:
+    """The fields of each row (B, F) in order (B, F), those without a slot first; how many these are in singles (B,).
+
+    Without a branch, as nobody can guess which it will be: each field is written at both ends, and where it does not
+    belong it is written over later.
+    """
+    fields = slots.shape[1]
+    for b in range(len(slots)):
+        first, behind = 0, fields - 1
+        for f in range(fields):
+            order[b, first] = order[b, behind] = f
+            single = int(slots[b, f] < 0)
+            first += single
+            behind -= 1 - single
+        singles[b] = first
+
+
 @njit(cache=True, nogil=True, inline="always")
 def ask(table: Any, at: Any, numbers: Any) -> None:
     """Asks for the numbers at `at`, before they are needed: rows lie far apart."""
@@ -143,13 +161,16 @@ def fm_rows(
     s, is_vector, is_linear, counts = pointer(own[0]), pointer(own[1]), pointer(own[2]), pointer(own[3])
     gathered, decay, known = pointer(sums), pointer(powers), len(powers)
     flat, ticks, step = pointer(table), pointer(clock), clock.shape[1]
+    order, singles = np.empty(slots.shape, np.int16), np.empty(len(slots), np.int64)
+    parted(slots, order, singles)
     for b in range(low, high):
         if b + 1 < high:
-            for f in range(fields):
-                slot = slots[b + 1, f]
-                ask(flat, (offsets[f] + ids[b + 1, f]) * stride, stride if slot < 0 else wide)
-                if slot >= 0:
-                    ask(gathered, f * width + slot * size, wide)
+            for k in range(fields):
+                f = order[b + 1, k]
+                ask(flat, (offsets[f] + ids[b + 1, f]) * stride, stride if k < singles[b + 1] else wide)
+            for k in range(singles[b + 1], fields):
+                f = order[b + 1, k]
+                ask(gathered, f * width + slots[b + 1, f] * size, size)
         for f in range(fields):
             at[f] = (offsets[f] + ids[b, f]) * stride
         logit = to(bias)
@@ -166,17 +187,17 @@ def fm_rows(
             logit += total(vector * half * (added * added - squares) + weight * added, c - first)
         part, g = loss_of(float(logit), labels[b], shares[b])
         loss, slope, g_ = loss + part, slope + g, to(g)
-        for f in range(fields):
-            slot = slots[b, f]
-            if slot >= 0:
-                for c in range(0, size, LANES):
-                    place = f * width + slot * size + c
-                    new = load(gathered, place, size - c) + load(s, c, size - c) * g_ + load(counts, c, size - c)
-                    store(gathered, place, size - c, new)
-                continue
+        for k in range(singles[b]):
+            f = order[b, k]
             row = offsets[f] + ids[b, f]
             kept = decays(kind, to, ticks, (row + 1) * step - 1, numbers, decay, known)
             move_row(kind, to, wide, at[f], kept, s, 0, g_, is_vector, g_, shrink, flat, numbers)
+        for k in range(singles[b], fields):
+            f = order[b, k]
+            for c in range(0, size, LANES):
+                place = f * width + slots[b, f] * size + c
+                new = load(gathered, place, size - c) + load(s, c, size - c) * g_ + load(counts, c, size - c)
+                store(gathered, place, size - c, new)
     return loss, slope
 
 
@@ -201,10 +222,13 @@ def ffm_rows(
     other, nothing = pointer(own), pointer(own[fields])
     gathered, decay, known = pointer(sums), pointer(powers), len(powers)
     flat, ticks, step = pointer(table), pointer(clock), clock.shape[1]
+    order, singles = np.empty(slots.shape, np.int16), np.empty(len(slots), np.int64)
+    parted(slots, order, singles)
     for b in range(low, high):
         if b + 1 < high:
-            for f in range(fields):
-                ask(flat, (offsets[f] + ids[b + 1, f]) * stride, stride if slots[b + 1, f] < 0 else wide)
+            for k in range(fields):
+                f = order[b + 1, k]
+                ask(flat, (offsets[f] + ids[b + 1, f]) * stride, stride if k < singles[b + 1] else wide)
         logit, products = to(bias), spread(to(0))
         for f in range(fields):
             at[f] = (offsets[f] + ids[b, f]) * stride
@@ -222,18 +246,19 @@ def ffm_rows(
                 products = products + load(flat, at[f] + c, dim - c) * load(other, f * room + c, LANES)
         part, g = loss_of(float(logit + to(scale / 2) * total(products, 0)), labels[b], shares[b])
         loss, slope, slope_ = loss + part, slope + g, to(g * scale)
-        for f in range(fields):
-            slot = slots[b, f]
-            if slot >= 0:
-                sums[f, slot, wide] += 1
-                for c in range(0, wide, LANES):
-                    place = f * width + slot * size + c
-                    more = load(other, f * room + c, LANES) * slope_
-                    store(gathered, place, wide - c, load(gathered, place, wide - c) + more)
-                continue
+        for k in range(singles[b]):
+            f = order[b, k]
             row = offsets[f] + ids[b, f]
             kept = decays(kind, to, ticks, (row + 1) * step - 1, numbers, decay, known)
             move_row(kind, to, wide, at[f], kept, other, f * room, slope_, nothing, to(0), shrink, flat, numbers)
+        for k in range(singles[b], fields):
+            f = order[b, k]
+            slot = slots[b, f]
+            sums[f, slot, wide] += 1
+            for c in range(0, wide, LANES):
+                place = f * width + slot * size + c
+                more = load(other, f * room + c, LANES) * slope_
+                store(gathered, place, wide - c, load(gathered, place, wide - c) + more)
     return loss, slope
 
 
