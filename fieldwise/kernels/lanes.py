@@ -103,6 +103,20 @@ def _store(typing: Any, pointer: Any, index: Any, count: Any, lanes: Any) -> Any
     return types.void(pointer, types.intp, types.intp, lanes), code
 
 
+def _copy_four(typing: Any, source: Any, index: Any, target: Any, place: Any) -> Any:
+    """copy_four(source, index, target, place): four numbers from one pointer's index ... to another's place ..."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        four = ir.VectorType(context.get_value_type(source.dtype), 4).as_pointer()
+        places = [cgutils.gep_inbounds(builder, *pair) for pair in (args[:2], args[2:])]  # type: ignore[no-untyped-call, unused-ignore]
+        start, end = (builder.bitcast(place, four) for place in places)
+        align = source.dtype.bitwidth // 8
+        builder.store(builder.load(start, align=align), end, align=align)
+        return context.get_dummy_value()
+
+    return types.void(source, types.intp, target, types.intp), code
+
+
 def _spread_out(typing: Any, number: Any) -> Any:
     """spread(number): the same in all lanes."""
     return Lanes(number)(number), lambda context, builder, signature, args: _spread(builder, args[0])
@@ -173,6 +187,7 @@ for _symbol, _instruction in (
     _operator(_symbol, _instruction)
 
 pointer: Any = intrinsic(_pointer)
+copy_four: Any = intrinsic(_copy_four)
 load: Any = intrinsic(_load)
 store: Any = intrinsic(_store)
 spread: Any = intrinsic(_spread_out)

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fieldwise.kernels.lanes import LANES, load, pointer, spread, store, total
+from fieldwise.kernels.lanes import LANES, copy_four, load, pointer, spread, store, total
 from fieldwise.kernels.moves import ADAGRAD, decays, move_row, moved
 from fieldwise.kernels.prefetch import prefetch
 
@@ -215,6 +215,7 @@ def ffm_rows(
     wide, fields, stride, to = dim + linear, ids.shape[1], table.shape[1], table.dtype.type
     width, size, room = sums.shape[1] * sums.shape[2], sums.shape[2], (wide + LANES - 1) // LANES * LANES
     length = dim // (fields - 1)
+    fours = length // 4 * 4
     loss, slope, shrink = 0.0, 0.0, to(l2)
     at, own = np.zeros(fields, np.int64), scratch[: (fields + 1) * room].reshape(fields + 1, room)
     own[:] = 0
@@ -226,21 +227,22 @@ def ffm_rows(
     parted(slots, order, singles)
     for b in range(low, high):
         if b + 1 < high:
-            for k in range(fields):
-                f = order[b + 1, k]
-                ask(flat, (offsets[f] + ids[b + 1, f]) * stride, stride if k < singles[b + 1] else wide)
+            for f in range(fields):
+                ask(flat, (offsets[f] + ids[b + 1, f]) * stride, wide)
         logit, products = to(bias), spread(to(0))
         for f in range(fields):
             at[f] = (offsets[f] + ids[b, f]) * stride
             if linear:
                 logit += flat[at[f] + dim]
         for i in range(fields):
+            # v_i's parts for the fields before it, which hold it as number i - 1, then for those behind, as number i.
             for j in range(fields - 1):
-                # Part j of v_i is for field j, or j + 1 behind its own place; there v_i is number i - 1, or i.
-                to_field, place = (j, i - 1) if j < i else (j + 1, i)
-                for d in range(0, length, LANES):
-                    part = load(flat, at[i] + j * length + d, length - d)
-                    store(other, to_field * room + place * length + d, length - d, part)
+                source = at[i] + j * length
+                target = j * room + (i - 1) * length if j < i else (j + 1) * room + i * length
+                for d in range(0, fours, 4):
+                    copy_four(flat, source + d, other, target + d)
+                for d in range(fours, length):
+                    other[target + d] = flat[source + d]
         for f in range(fields):
             for c in range(0, dim, LANES):
                 products = products + load(flat, at[f] + c, dim - c) * load(other, f * room + c, LANES)
@@ -248,17 +250,21 @@ def ffm_rows(
         loss, slope, slope_ = loss + part, slope + g, to(g * scale)
         for k in range(singles[b]):
             f = order[b, k]
+            if k + 2 < singles[b]:
+                ask(flat, at[order[b, k + 2]] + wide, stride - wide)
             row = offsets[f] + ids[b, f]
             kept = decays(kind, to, ticks, (row + 1) * step - 1, numbers, decay, known)
             move_row(kind, to, wide, at[f], kept, other, f * room, slope_, nothing, to(0), shrink, flat, numbers)
         for k in range(singles[b], fields):
             f = order[b, k]
-            slot = slots[b, f]
-            sums[f, slot, wide] += 1
+            if k + 2 < fields:
+                later = order[b, k + 2]
+                ask(gathered, later * width + slots[b, later] * size, size)
+            start = f * width + slots[b, f] * size
             for c in range(0, wide, LANES):
-                place = f * width + slot * size + c
                 more = load(other, f * room + c, LANES) * slope_
-                store(gathered, place, wide - c, load(gathered, place, wide - c) + more)
+                store(gathered, start + c, wide - c, load(gathered, start + c, wide - c) + more)
+            gathered[start + wide] += 1
     return loss, slope
 
 
