@@ -165,12 +165,8 @@ def fm_rows(
     parted(slots, order, singles)
     for b in range(low, high):
         if b + 1 < high:
-            for k in range(fields):
-                f = order[b + 1, k]
-                ask(flat, (offsets[f] + ids[b + 1, f]) * stride, stride if k < singles[b + 1] else wide)
-            for k in range(singles[b + 1], fields):
-                f = order[b + 1, k]
-                ask(gathered, f * width + slots[b + 1, f] * size, size)
+            for f in range(fields):
+                ask(flat, (offsets[f] + ids[b + 1, f]) * stride, wide)
         for f in range(fields):
             at[f] = (offsets[f] + ids[b, f]) * stride
         logit = to(bias)
@@ -189,11 +185,16 @@ def fm_rows(
         loss, slope, g_ = loss + part, slope + g, to(g)
         for k in range(singles[b]):
             f = order[b, k]
+            if k + AHEAD < singles[b]:
+                ask(flat, at[order[b, k + AHEAD]] + wide, stride - wide)
             row = offsets[f] + ids[b, f]
             kept = decays(kind, to, ticks, (row + 1) * step - 1, numbers, decay, known)
             move_row(kind, to, wide, at[f], kept, s, 0, g_, is_vector, g_, shrink, flat, numbers)
         for k in range(singles[b], fields):
             f = order[b, k]
+            if k + AHEAD < fields:
+                later = order[b, k + AHEAD]
+                ask(gathered, later * width + slots[b, later] * size, size)
             for c in range(0, size, LANES):
                 place = f * width + slots[b, f] * size + c
                 new = load(gathered, place, size - c) + load(s, c, size - c) * g_ + load(counts, c, size - c)
