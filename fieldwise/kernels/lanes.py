@@ -65,7 +65,7 @@ def _pointer(typing: Any, array: Any) -> Any:
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return context.make_array(signature.args[0])(context, builder, args[0]).data
 
-    return types.CPointer(array.dtype)(array), code
+    return types.CPointer(array.dtype)(array), code  # type: ignore[no-untyped-call, unused-ignore]
 
 
 def _place_and_mask(builder: Any, args: Any) -> tuple[Any, Any]:

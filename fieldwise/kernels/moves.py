@@ -1,7 +1,7 @@
 """One step of the optimisers on sixteen numbers at once: the formulas of optim/adam.py, adagrad.py and ftrl.py.
 
-`numbers` are those of the coming step: its number, then for Adam beta1, beta2, rate and eps, for AdaGrad the initial sum,
-nothing, rate and eps, for FTRL l1, l2, rate and beta.
+`numbers` are those of the coming step: its number, then for Adam beta1, beta2, rate and eps, for AdaGrad the initial
+sum, nothing, rate and eps, for FTRL l1, l2, rate and beta.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def move_row(
     kind: Any, to: Any, wide: Any, at: Any, kept: Any, along: Any, start: Any, times: Any, less: Any, minus: Any,
     shrink: Any, table: Any, numbers: Any,
 ) -> None:  # fmt: skip
-    """One step of the row at `at` along times along[start ...] + (shrink - minus less) w, sixteen numbers after sixteen.
+    """One step of the row at `at` along times along[start ...] + (shrink - minus less) w, sixteen after sixteen.
 
     The last sixteen reach back into those before them, so that all lie within the row: memory beyond it is slow to
     come. So what they need is read before those are written.

@@ -100,7 +100,7 @@ def lr_rows(
     dim: Any, linear: Any, kind: Any, ids: Any, offsets: Any, slots: Any, labels: Any, shares: Any, low: Any, high: Any,
     bias: Any, scale: Any, l2: Any, table: Any, clock: Any, numbers: Any, powers: Any, sums: Any, scratch: Any,
 ) -> Any:  # fmt: skip
-    """Rows low..high of LR: logit = bias + sum w_i, dlogit/dw_i = 1. The fields that move at once do so side by side."""
+    """Rows low..high of LR: logit = bias + sum w_i, dlogit/dw_i = 1. Fields that move at once do so side by side."""
     fields, stride, to = ids.shape[1], table.shape[1], table.dtype.type
     room = (fields + LANES - 1) // LANES * LANES
     loss, slope, shrink = 0.0, 0.0, to(l2)
@@ -209,9 +209,9 @@ def ffm_rows(
 ) -> Any:  # fmt: skip
     """Rows low..high of FFM: logit = bias + sum w_i + scale sum_{i<j} <v_i for j, v_j for i>.
 
-    dlogit/dv_i's part for j = scale v_j's part for i: `other` (F, ...) holds these parts, in the order of v_i's, so that
-    the sum over pairs is half that of v_i * other_i. Behind them is 1 / scale for the linear weight. A slot gathers
-    sum g scale other_i in `sums`, and behind them how often it occurs.
+    dlogit/dv_i's part for j = scale v_j's part for i: `other` (F, ...) holds these parts, in the order of v_i's, so
+    that the sum over pairs is half that of v_i * other_i. Behind them is 1 / scale for the linear weight. A slot
+    gathers sum g scale other_i in `sums`, and behind them how often it occurs.
     """
     wide, fields, stride, to = dim + linear, ids.shape[1], table.shape[1], table.dtype.type
     width, size, room = sums.shape[1] * sums.shape[2], sums.shape[2], (wide + LANES - 1) // LANES * LANES
@@ -284,7 +284,13 @@ def repeated(
     own = scratch[: 2 * size].reshape(2, size)
     own[:] = 0
     own[0, :dim] = minus
-    is_vector, grad, gathered, decay, known = pointer(own[0]), pointer(own[1]), pointer(sums), pointer(powers), len(powers)
+    is_vector, grad, gathered, decay, known = (
+        pointer(own[0]),
+        pointer(own[1]),
+        pointer(sums),
+        pointer(powers),
+        len(powers),
+    )
     flat, ticks, step = pointer(table), pointer(clock), clock.shape[1]
     for f in range(first, last):
         for k in range(used[f]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,10 @@ from torch import Tensor
 from fieldwise.config import Config
 from fieldwise.data.batches import Batch
 from fieldwise.kernels import rows
-from fieldwise.nn.classifiers import Sum
 from fieldwise.nn.embedding import Embedding
-from fieldwise.nn.interactions import FieldAwareProduct, PairSum
-from fieldwise.nn.model import Branch, Model
+from fieldwise.nn.interactions import FieldAwareProduct
+from fieldwise.nn.model import Model
+from fieldwise.nn.shallow import is_shallow
 from fieldwise.optim import FTRL, AdaGrad, Adam, RowOptimizer
 from fieldwise.steps.plain import Step, tables
 
@@ -39,7 +38,7 @@ class ShallowStep(Step):
             moved_by_rows
             and not settings.clip
             and not settings.l2_full
-            and _has_shallow_parts(model)
+            and is_shallow(model)
             and rows.available(*(table.weight.detach()[:1] for table in tables(model)))
         )
 
@@ -88,11 +87,11 @@ class ShallowStep(Step):
                 *shape, low, high, slots.rows, slots.used, minus, l2, *table, slots.sums, slots.scratch[thread]
             )
 
-        _on_threads(group, fields, threads)
-        found = _on_threads(walk, count, threads)
+        rows.on_threads(group, fields, threads)
+        found = rows.on_threads(walk, count, threads)
         loss = self._checked(sum(part for part, _ in found), number)
         self.passed("forward")
-        _on_threads(repeated, fields, threads)
+        rows.on_threads(repeated, fields, threads)
         if bias is not None:
             bias.grad = torch.full_like(bias, sum(slope for _, slope in found))
         self.optimizer.step()
@@ -186,18 +185,6 @@ class Marks:
         return base
 
 
-def _has_shallow_parts(model: Model) -> bool:
-    one_table = model.embedding is None or (isinstance(model.embedding, Embedding) and len(model.embedding.tables) == 1)
-    if not one_table or len(model.branches) != (model.embedding is not None) or not tables(model):
-        return False
-    interactions = [branch.interaction for branch in model.branches if isinstance(branch, Branch)]
-    return (
-        all(type(interaction) in (PairSum, FieldAwareProduct) for interaction in interactions)
-        and all(isinstance(branch.classifier, Sum) for branch in model.branches)
-        and not tables(model)[0].layout.has_sets
-    )
-
-
 def _kind(optimizer: RowOptimizer) -> int:
     from fieldwise.kernels import moves
 
@@ -220,12 +207,3 @@ def _numbers(optimizer: RowOptimizer) -> tuple[float, ...]:
 
 def _powers(optimizer: RowOptimizer) -> NDArray[np.float64]:
     return rows.powers(*optimizer.param_groups[0]["betas"]) if isinstance(optimizer, Adam) else np.empty((0, 2))
-
-
-def _on_threads(action: Callable[[int, int, int], Any], size: int, threads: int) -> list[Any]:
-    """action(low, high, thread) on equal parts of a range, each in a thread of its own."""
-    cuts = [size * part // threads for part in range(threads + 1)]
-    if threads == 1:
-        return [action(0, size, 0)]
-    jobs = [rows.pool(threads).submit(action, cuts[t], cuts[t + 1], t) for t in range(threads)]
-    return [job.result() for job in jobs]
