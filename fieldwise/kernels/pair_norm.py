@@ -2,7 +2,8 @@
 
 With m and r = 1 / sqrt(var + eps) of a row's n = P H units x (P, B, H), u = (x - m) r: y = max(0, gain u + shift).
 Back, with d = dy gain where y > 0, else 0: dx = r (d - sum d / n - u sum (d u) / n), dgain = sum dy u and
-dshift = sum dy over the places where y > 0. Each function does rows low..high. The plain version is `PairNorm` and `relu`.
+dshift = sum dy over the places where y > 0. Each function does rows low..high. The plain version is
+`PairNorm` and `relu`.
 """
 
 from __future__ import annotations

@@ -29,11 +29,12 @@ class NormRelu(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, gain: Tensor, shift: Tensor) -> Tensor:
         from fieldwise.kernels import pair_norm as loops
 
+        forward: Any = loops.forward
         y, stats = torch.empty_like(x), torch.empty(2, x.shape[1], dtype=torch.float64)
         arrays = [part.detach().contiguous().numpy() for part in (x, gain, shift, stats, y)]
 
         def part(low: int, high: int, thread: int) -> None:
-            loops.forward(*arrays[:3], EPSILON, low, high, *arrays[3:])
+            forward(*arrays[:3], EPSILON, low, high, *arrays[3:])
 
         rows.on_threads(part, x.shape[1], _threads(x))
         ctx.save_for_backward(x, gain, shift, stats)
@@ -44,6 +45,7 @@ class NormRelu(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override, unused-ignore]
         from fieldwise.kernels import pair_norm as loops
 
+        backward: Any = loops.backward
         saved, threads = ctx.saved_tensors, _threads(ctx.saved_tensors[0])
         dx, sums = torch.empty_like(saved[0]), torch.empty_like(saved[3])
         # Each thread has sums of its own: one after the other, the result does not depend on which is first.
@@ -53,7 +55,7 @@ class NormRelu(torch.autograd.Function):
         found = [part.numpy() for part in (sums, by_gain, by_shift, dx)]
 
         def part(low: int, high: int, thread: int) -> None:
-            loops.backward(*arrays, low, high, found[0], found[1][thread], found[2][thread], found[3])
+            backward(*arrays, low, high, found[0], found[1][thread], found[2][thread], found[3])
 
         rows.on_threads(part, grad.shape[1], threads)
         own = (len(saved[1]), -1, 1, units)
