@@ -10,12 +10,11 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 
-def _prefetch(typing: Any, array: Any, index: Any) -> Any:
-    """prefetch(array, index): the number at `index` of a contiguous array, counted flat, will be read and written."""
+def _prefetch(typing: Any, pointer: Any, index: Any) -> Any:
+    """prefetch(pointer, index): the number at `index` will be read and written."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        place = cgutils.gep_inbounds(builder, data, args[1])  # type: ignore[no-untyped-call, unused-ignore]
+        place = cgutils.gep_inbounds(builder, *args)  # type: ignore[no-untyped-call, unused-ignore]
         byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
         name = "llvm.prefetch.p0"
@@ -24,7 +23,7 @@ def _prefetch(typing: Any, array: Any, index: Any) -> Any:
         builder.call(ask, [builder.bitcast(place, byte), to_write, keep, data_cache])
         return context.get_dummy_value()
 
-    return types.void(array, types.intp), code
+    return types.void(pointer, types.intp), code
 
 
 prefetch: Any = intrinsic(_prefetch)

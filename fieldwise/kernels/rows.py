@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
@@ -67,6 +68,15 @@ def powers(beta1: float, beta2: float) -> Any:
 @cache
 def pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads)
+
+
+def on_threads(action: Callable[[int, int, int], Any], size: int, threads: int) -> list[Any]:
+    """action(low, high, thread) on equal parts of a range, each in a thread of its own."""
+    cuts = [size * part // threads for part in range(threads + 1)]
+    if threads == 1:
+        return [action(0, size, 0)]
+    jobs = [pool(threads).submit(action, cuts[t], cuts[t + 1], t) for t in range(threads)]
+    return [job.result() for job in jobs]
 
 
 @cache

@@ -22,95 +22,68 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from fieldwise.kernels.lanes import LANES, copy_four, load, pointer, spread, store, total
+from fieldwise.kernels.moves import ADAGRAD, decays, move_row, moved
 from fieldwise.kernels.prefetch import prefetch
 
-ADAM, LAZY_ADAM, ADAGRAD, FTRL = 0, 1, 2, 3
 LINE = 16  # float32 numbers of a cache line
-# Sums may be taken in any order and products fused with them; what is not a number stays so.
-FAST = {"reassoc", "contract", "nsz"}
+AHEAD = 4  # rows whose marks are asked for in advance
 
 
 @njit(cache=True, nogil=True)
-def group(ids: Any, offsets: Any, first: Any, last: Any, seen: Any, slots: Any, slot_rows: Any, used: Any) -> None:
+def group(
+    ids: Any, offsets: Any, first: Any, last: Any, base: Any, seen: Any, slots: Any, slot_rows: Any, used: Any
+) -> None:
     """Fields first..last: the slot of each place (B, F), -1 where its row occurs once; slot_rows (F, ...), their rows.
 
-    `seen` (N,) is zero before and after.
+    A row's mark in `seen` (N,) is base + b if only row b of the batch has it so far, base + B + its slot if several do,
+    and less than base if none does: marks of other batches need not be wiped out.
     """
-    for f in range(first, last):
-        offset = offsets[f]
-        for b in range(len(ids)):
-            seen[offset + ids[b, f]] += 1
-        count = 0
-        for b in range(len(ids)):
-            row = offset + ids[b, f]
-            state = seen[row]
-            if state == 1:
-                seen[row] = 0
+    rows, marks = len(ids), pointer(seen)
+    used[first:last] = 0
+    for b in range(rows):
+        if b + AHEAD < rows:
+            for f in range(first, last):
+                prefetch(marks, offsets[f] + ids[b + AHEAD, f])
+        for f in range(first, last):
+            row = offsets[f] + ids[b, f]
+            mark = marks[row] - base
+            if mark < 0:
+                marks[row] = base + b
                 slots[b, f] = -1
-                continue
-            if state > 1:
-                slot_rows[f, count] = row
-                count += 1
-                state = -count
-                seen[row] = state
-            slots[b, f] = -state - 1
-        for k in range(count):
-            seen[slot_rows[f, k]] = 0
-        used[f] = count
-
-
-@njit(cache=True, nogil=True, inline="always", error_model="numpy", fastmath=FAST)
-def move(kind: Any, wide: Any, row: Any, table: Any, clock: Any, grad: Any, at: Any, numbers: Any, powers: Any) -> None:
-    """One step of one row along grad[at] (wide,): the formulas of optim/adam.py, adagrad.py and ftrl.py.
-
-    Numbers without a sign tell the compiler that no index counts from the end.
-    """
-    to, one, two = table.dtype.type, wide, wide + wide
-    if kind <= LAZY_ADAM:
-        keep1, keep2 = to(numbers[1]), to(numbers[2])
-        if kind == ADAM:
-            step, place = int(numbers[0]), clock.shape[1] - 1
-            gap = step - clock[row, place]
-            clock[row, place] = step
-            if gap < len(powers):
-                keep1, keep2 = to(powers[gap, 0]), to(powers[gap, 1])
+            elif mark < rows:
+                slot = used[f]
+                slot_rows[f, slot] = row
+                slots[mark, f] = slots[b, f] = slot
+                marks[row] = base + rows + slot
+                used[f] = slot + 1
             else:
-                keep1, keep2 = to(numbers[1] ** gap), to(numbers[2] ** gap)
-        new1, new2, rate, eps = to(1 - numbers[1]), to(1 - numbers[2]), to(numbers[3]), to(numbers[4])
-        for d in range(wide):
-            g = grad[at, d]
-            mean = table[row, one + d] * keep1 + new1 * g
-            square = table[row, two + d] * keep2 + new2 * g * g
-            table[row, one + d] = mean
-            table[row, two + d] = square
-            table[row, d] -= rate * mean / (math.sqrt(square) + eps)
-    elif kind == ADAGRAD:
-        initial, rate, eps = to(numbers[1]), to(numbers[3]), to(numbers[4])
-        for d in range(wide):
-            g = grad[at, d]
-            total = table[row, one + d] + g * g
-            table[row, one + d] = total
-            table[row, d] -= rate * g / (math.sqrt(total + initial) + eps)
-    else:
-        l1, l2, faster, beta = to(numbers[1]), to(numbers[2]), to(1 / numbers[3]), to(numbers[4])
-        for d in range(wide):
-            w, z, n, g = table[row, d], table[row, one + d], table[row, two + d], grad[at, d]
-            if n == 0:
-                z = -w * (beta * faster + l2) - l1 * (to(w > 0) - to(w < 0))
-            more = n + g * g
-            root = math.sqrt(more)
-            z += g - (root - math.sqrt(n)) * faster * w
-            table[row, one + d] = z
-            table[row, two + d] = more
-            new = (max(-l1, min(z, l1)) - z) / ((root + beta) * faster + l2)
-            table[row, d] = w if more == 0 else new
+                slots[b, f] = mark - rows
+
+
+@njit(cache=True, nogil=True)
+def parted(slots: Any, order: Any, singles: Any) -> None:
+    """The fields of each row (B, F) in order (B, F), those without a slot first; how many these are in singles (B,).
+
+    Without a branch, as nobody can guess which it will be: each field is written at both ends, and where it does not
+    belong it is written over later.
+    """
+    fields = slots.shape[1]
+    for b in range(len(slots)):
+        first, behind = 0, fields - 1
+        for f in range(fields):
+            order[b, first] = order[b, behind] = f
+            single = int(slots[b, f] < 0)
+            first += single
+            behind -= 1 - single
+        singles[b] = first
 
 
 @njit(cache=True, nogil=True, inline="always")
-def ask(table: Any, row: Any, numbers: Any) -> None:
-    """Asks for a row's first numbers, before they are needed: rows lie far apart."""
+def ask(table: Any, at: Any, numbers: Any) -> None:
+    """Asks for the numbers at `at`, before they are needed: rows lie far apart."""
     for d in range(0, numbers, LINE):
-        prefetch(table, row * table.shape[1] + d)
+        prefetch(table, at + d)
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -122,139 +95,215 @@ def loss_of(logit: Any, label: Any, share: Any) -> Any:
     return share * loss, share * (probability - label)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
-def fm_rows(
+@njit(cache=True, nogil=True, error_model="numpy")
+def lr_rows(
     dim: Any, linear: Any, kind: Any, ids: Any, offsets: Any, slots: Any, labels: Any, shares: Any, low: Any, high: Any,
-    bias: Any, scale: Any, l2: Any, table: Any, clock: Any, numbers: Any, powers: Any, sums: Any, totals: Any,
+    bias: Any, scale: Any, l2: Any, table: Any, clock: Any, numbers: Any, powers: Any, sums: Any, scratch: Any,
 ) -> Any:  # fmt: skip
-    """Rows low..high of LR (dim 0) and FM: logit = bias + sum w_i + (|sum v_i|^2 - sum |v_i|^2) / 2.
-
-    dlogit/dv_i = s - v_i with s = sum v_j, dlogit/dw_i = 1. A slot gathers sum g s in `sums` and in `totals` sum g and
-    how often it occurs.
-    """
-    size, wide, fields, to = np.uint64(dim), np.uint64(dim + linear), ids.shape[1], table.dtype.type
-    s, grad, squares = np.zeros(dim + 1, to), np.zeros((1, dim + 1), to), np.zeros(dim + 1, to)
+    """Rows low..high of LR: logit = bias + sum w_i, dlogit/dw_i = 1. Fields that move at once do so side by side."""
+    fields, stride, to = ids.shape[1], table.shape[1], table.dtype.type
+    room = (fields + LANES - 1) // LANES * LANES
     loss, slope, shrink = 0.0, 0.0, to(l2)
+    flat, ticks, step, known = pointer(table), pointer(clock), clock.shape[1], len(powers)
+    at, decay, own = np.zeros(fields, np.int64), pointer(powers), scratch[: 5 * room].reshape(5, room)
+    w, one, two, keep1, keep2 = pointer(own[0]), pointer(own[1]), pointer(own[2]), pointer(own[3]), pointer(own[4])
     for b in range(low, high):
-        if b + 1 < high:
+        if b + AHEAD < high:
             for f in range(fields):
-                ask(table, offsets[f] + ids[b + 1, f], table.shape[1] if slots[b + 1, f] < 0 else dim + linear)
+                prefetch(flat, (offsets[f] + ids[b + AHEAD, f]) * stride)
         logit = to(bias)
-        for d in range(size):
-            s[d] = squares[d] = 0
         for f in range(fields):
-            row = offsets[f] + ids[b, f]
-            for d in range(size):
-                s[d] += table[row, d]
-                squares[d] += table[row, d] * table[row, d]
-            if linear:
-                logit += table[row, size]
-        for d in range(size):
-            logit += to(0.5) * (s[d] * s[d] - squares[d])
+            logit += flat[(offsets[f] + ids[b, f]) * stride]
         part, g = loss_of(float(logit), labels[b], shares[b])
-        loss, slope, g_ = loss + part, slope + g, to(g)
+        loss, slope, g_, count = loss + part, slope + g, to(g), 0
         for f in range(fields):
-            row, slot = offsets[f] + ids[b, f], slots[b, f]
+            slot, row = slots[b, f], offsets[f] + ids[b, f]
             if slot >= 0:
-                totals[f, slot, 0] += g_
-                totals[f, slot, 1] += 1
-                for d in range(size):
-                    sums[f, slot, d] += g_ * s[d]
+                sums[f, slot, 0] += g_
+                sums[f, slot, 1] += 1
                 continue
-            for d in range(size):
-                grad[0, d] = g_ * s[d] + (shrink - g_) * table[row, d]
-            if linear:
-                grad[0, size] = g_ + shrink * table[row, size]
-            move(kind, wide, row, table, clock, grad, 0, numbers, powers)
+            at[count], w[count], one[count] = row * stride, flat[row * stride], flat[row * stride + 1]
+            if kind != ADAGRAD:
+                two[count] = flat[row * stride + 2]
+            keep1[count], keep2[count] = decays(kind, to, ticks, (row + 1) * step - 1, numbers, decay, known)
+            count += 1
+        for c in range(0, count, LANES):
+            x, first, second = load(w, c, LANES), load(one, c, LANES), load(two, c, LANES)
+            kept1, kept2 = load(keep1, c, LANES), load(keep2, c, LANES)
+            new = moved(kind, to, x, first, second, x * shrink + g_, kept1, kept2, numbers)
+            store(w, c, LANES, new[0])
+            store(one, c, LANES, new[1])
+            store(two, c, LANES, new[2])
+        for k in range(count):
+            flat[at[k]], flat[at[k] + 1] = w[k], one[k]
+            if kind != ADAGRAD:
+                flat[at[k] + 2] = two[k]
     return loss, slope
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy")
+def fm_rows(
+    dim: Any, linear: Any, kind: Any, ids: Any, offsets: Any, slots: Any, labels: Any, shares: Any, low: Any, high: Any,
+    bias: Any, scale: Any, l2: Any, table: Any, clock: Any, numbers: Any, powers: Any, sums: Any, scratch: Any,
+) -> Any:  # fmt: skip
+    """Rows low..high of FM: logit = bias + sum w_i + (|s|^2 - sum |v_i|^2) / 2 with s = sum v_i.
+
+    dlogit/dv_i = s - v_i, dlogit/dw_i = 1. A slot gathers in `sums` sum g s, behind it sum g for the linear weight, and
+    behind these how often it occurs and sum g.
+    """
+    wide, fields, stride, to = dim + linear, ids.shape[1], table.shape[1], table.dtype.type
+    width, size, count = sums.shape[1] * sums.shape[2], sums.shape[2], min(wide, LANES)
+    loss, slope, shrink, half, at = 0.0, 0.0, to(l2), to(0.5), np.zeros(fields, np.int64)
+    # Which numbers are a vector's, which the linear weight, and the one that counts.
+    own = scratch[: 4 * size].reshape(4, size)
+    own[:] = 0
+    own[0, wide + 1], own[1, :dim], own[2, dim:wide], own[3, wide] = 1, 1, 1, 1
+    s, is_vector, is_linear, counts = pointer(own[0]), pointer(own[1]), pointer(own[2]), pointer(own[3])
+    gathered, decay, known = pointer(sums), pointer(powers), len(powers)
+    flat, ticks, step = pointer(table), pointer(clock), clock.shape[1]
+    order, singles = np.empty(slots.shape, np.int16), np.empty(len(slots), np.int64)
+    parted(slots, order, singles)
+    for b in range(low, high):
+        if b + 1 < high:
+            for f in range(fields):
+                ask(flat, (offsets[f] + ids[b + 1, f]) * stride, wide)
+        for f in range(fields):
+            at[f] = (offsets[f] + ids[b, f]) * stride
+        logit = to(bias)
+        for c in range(0, wide, LANES):
+            first, added = min(c, wide - count), spread(to(0))
+            squares = added
+            for f in range(fields):
+                x = load(flat, at[f] + first, count)
+                added = added + x
+                squares = squares + x * x
+            vector, weight = load(is_vector, first, count), load(is_linear, first, count)
+            store(s, first, count, vector * added + weight)
+            # The last sixteen reach back into those before them, which are known already.
+            logit += total(vector * half * (added * added - squares) + weight * added, c - first)
+        part, g = loss_of(float(logit), labels[b], shares[b])
+        loss, slope, g_ = loss + part, slope + g, to(g)
+        for k in range(singles[b]):
+            f = order[b, k]
+            if k + AHEAD < singles[b]:
+                ask(flat, at[order[b, k + AHEAD]] + wide, stride - wide)
+            row = offsets[f] + ids[b, f]
+            kept = decays(kind, to, ticks, (row + 1) * step - 1, numbers, decay, known)
+            move_row(kind, to, wide, at[f], kept, s, 0, g_, is_vector, g_, shrink, flat, numbers)
+        for k in range(singles[b], fields):
+            f = order[b, k]
+            if k + AHEAD < fields:
+                later = order[b, k + AHEAD]
+                ask(gathered, later * width + slots[b, later] * size, size)
+            for c in range(0, size, LANES):
+                place = f * width + slots[b, f] * size + c
+                new = load(gathered, place, size - c) + load(s, c, size - c) * g_ + load(counts, c, size - c)
+                store(gathered, place, size - c, new)
+    return loss, slope
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def ffm_rows(
     dim: Any, linear: Any, kind: Any, ids: Any, offsets: Any, slots: Any, labels: Any, shares: Any, low: Any, high: Any,
-    bias: Any, scale: Any, l2: Any, table: Any, clock: Any, numbers: Any, powers: Any, sums: Any, totals: Any,
+    bias: Any, scale: Any, l2: Any, table: Any, clock: Any, numbers: Any, powers: Any, sums: Any, scratch: Any,
 ) -> Any:  # fmt: skip
     """Rows low..high of FFM: logit = bias + sum w_i + scale sum_{i<j} <v_i for j, v_j for i>.
 
-    dlogit/dv_i's part for j = scale v_j's part for i. A slot gathers sum g dlogit/dv in `sums`.
+    dlogit/dv_i's part for j = scale v_j's part for i: `other` (F, ...) holds these parts, in the order of v_i's, so
+    that the sum over pairs is half that of v_i * other_i. Behind them is 1 / scale for the linear weight. A slot
+    gathers sum g scale other_i in `sums`, and behind them how often it occurs.
     """
-    size, wide, fields, to = np.uint64(dim), np.uint64(dim + linear), ids.shape[1], table.dtype.type
-    length, fours = np.uint64(dim // (fields - 1)), np.uint64(dim // (fields - 1) // 4 * 4)
-    u0, u1, u2, u3, u4 = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
-    x, grad = np.zeros((fields, dim + 1), to), np.zeros((fields, dim + 1), to)
+    wide, fields, stride, to = dim + linear, ids.shape[1], table.shape[1], table.dtype.type
+    width, size, room = sums.shape[1] * sums.shape[2], sums.shape[2], (wide + LANES - 1) // LANES * LANES
+    length = dim // (fields - 1)
+    fours = length // 4 * 4
     loss, slope, shrink = 0.0, 0.0, to(l2)
+    at, own = np.zeros(fields, np.int64), scratch[: (fields + 1) * room].reshape(fields + 1, room)
+    own[:] = 0
+    own[:fields, dim:wide] = 1 / scale
+    other, nothing = pointer(own), pointer(own[fields])
+    gathered, decay, known = pointer(sums), pointer(powers), len(powers)
+    flat, ticks, step = pointer(table), pointer(clock), clock.shape[1]
+    order, singles = np.empty(slots.shape, np.int16), np.empty(len(slots), np.int64)
+    parted(slots, order, singles)
     for b in range(low, high):
         if b + 1 < high:
             for f in range(fields):
-                ask(table, offsets[f] + ids[b + 1, f], table.shape[1] if slots[b + 1, f] < 0 else dim + linear)
-        logit, products = to(bias), to(0)
+                ask(flat, (offsets[f] + ids[b + 1, f]) * stride, wide)
+        logit, products = to(bias), spread(to(0))
         for f in range(fields):
-            row = offsets[f] + ids[b, f]
-            for d in range(wide):
-                x[f, d] = table[row, d]
+            at[f] = (offsets[f] + ids[b, f]) * stride
             if linear:
-                logit += table[row, size]
+                logit += flat[at[f] + dim]
         for i in range(fields):
-            for j in range(i + 1, fields):
-                mine, other = np.uint64(j - 1) * length, np.uint64(i) * length
-                # Four at once, all read before any is written: the compiler makes one instruction of four.
-                for d in range(u0, fours, u4):
-                    a0, a1, a2, a3 = x[i, mine + d], x[i, mine + d + u1], x[i, mine + d + u2], x[i, mine + d + u3]
-                    c0, c1, c2, c3 = x[j, other + d], x[j, other + d + u1], x[j, other + d + u2], x[j, other + d + u3]
-                    grad[i, mine + d], grad[i, mine + d + u1] = c0, c1
-                    grad[i, mine + d + u2], grad[i, mine + d + u3] = c2, c3
-                    grad[j, other + d], grad[j, other + d + u1] = a0, a1
-                    grad[j, other + d + u2], grad[j, other + d + u3] = a2, a3
-                    products += (a0 * c0 + a1 * c1) + (a2 * c2 + a3 * c3)
+            # v_i's parts for the fields before it, which hold it as number i - 1, then for those behind, as number i.
+            for j in range(fields - 1):
+                source = at[i] + j * length
+                target = j * room + (i - 1) * length if j < i else (j + 1) * room + i * length
+                for d in range(0, fours, 4):
+                    copy_four(flat, source + d, other, target + d)
                 for d in range(fours, length):
-                    a0, c0 = x[i, mine + d], x[j, other + d]
-                    grad[i, mine + d], grad[j, other + d] = c0, a0
-                    products += a0 * c0
-        part, g = loss_of(float(logit + to(scale) * products), labels[b], shares[b])
-        loss, slope, g_, slope_ = loss + part, slope + g, to(g), to(g * scale)
+                    other[target + d] = flat[source + d]
         for f in range(fields):
-            row, slot = offsets[f] + ids[b, f], slots[b, f]
-            if slot >= 0:
-                totals[f, slot, 0] += g_
-                totals[f, slot, 1] += 1
-                for d in range(size):
-                    sums[f, slot, d] += slope_ * grad[f, d]
-                continue
-            for d in range(size):
-                grad[f, d] = slope_ * grad[f, d] + shrink * x[f, d]
-            if linear:
-                grad[f, size] = g_ + shrink * x[f, size]
-            move(kind, wide, row, table, clock, grad, f, numbers, powers)
+            for c in range(0, dim, LANES):
+                products = products + load(flat, at[f] + c, dim - c) * load(other, f * room + c, LANES)
+        part, g = loss_of(float(logit + to(scale / 2) * total(products, 0)), labels[b], shares[b])
+        loss, slope, slope_ = loss + part, slope + g, to(g * scale)
+        for k in range(singles[b]):
+            f = order[b, k]
+            if k + 2 < singles[b]:
+                ask(flat, at[order[b, k + 2]] + wide, stride - wide)
+            row = offsets[f] + ids[b, f]
+            kept = decays(kind, to, ticks, (row + 1) * step - 1, numbers, decay, known)
+            move_row(kind, to, wide, at[f], kept, other, f * room, slope_, nothing, to(0), shrink, flat, numbers)
+        for k in range(singles[b], fields):
+            f = order[b, k]
+            if k + 2 < fields:
+                later = order[b, k + 2]
+                ask(gathered, later * width + slots[b, later] * size, size)
+            start = f * width + slots[b, f] * size
+            for c in range(0, wide, LANES):
+                more = load(other, f * room + c, LANES) * slope_
+                store(gathered, start + c, wide - c, load(gathered, start + c, wide - c) + more)
+            gathered[start + wide] += 1
     return loss, slope
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy")
 def repeated(
     dim: Any, linear: Any, kind: Any, first: Any, last: Any, slot_rows: Any, used: Any, minus: Any, l2: Any, table: Any,
-    clock: Any, numbers: Any, powers: Any, sums: Any, totals: Any,
+    clock: Any, numbers: Any, powers: Any, sums: Any, scratch: Any,
 ) -> None:  # fmt: skip
     """Moves the rows of the slots of fields first..last, and empties the slots: those of each thread (T, F, ...).
 
-    An FM's gradient is sum g s - minus v sum g, with minus = 1; an FFM's sums are whole, with minus = 0.
+    The gradient is what `sums` holds; an FM's, with minus = 1, is sum g s - v sum g. Behind it is how often the row
+    occurs, and an FM's sum g.
     """
-    size, wide, to = np.uint64(dim), np.uint64(dim + linear), table.dtype.type
-    grad = np.zeros((1, dim + 1), to)
+    wide, stride, to, zero = dim + linear, table.shape[1], table.dtype.type, spread(table.dtype.type(0))
+    threads, slots, size = len(sums), sums.shape[2], sums.shape[3]
+    own = scratch[: 2 * size].reshape(2, size)
+    own[:] = 0
+    own[0, :dim] = minus
+    is_vector, grad, gathered, decay, known = (
+        pointer(own[0]),
+        pointer(own[1]),
+        pointer(sums),
+        pointer(powers),
+        len(powers),
+    )
+    flat, ticks, step = pointer(table), pointer(clock), clock.shape[1]
     for f in range(first, last):
         for k in range(used[f]):
-            row, g, often = slot_rows[f, k], to(0), to(0)
-            if k + 2 < used[f]:
-                ask(table, slot_rows[f, k + 2], table.shape[1])
-            for t in range(len(sums)):
-                g += totals[t, f, k, 0]
-                often += totals[t, f, k, 1]
-                totals[t, f, k, 0] = totals[t, f, k, 1] = 0
-            shrink = to(l2) * often
-            for d in range(size):
-                grad[0, d] = (shrink - to(minus) * g) * table[row, d]
-            for t in range(len(sums)):
-                for d in range(size):
-                    grad[0, d] += sums[t, f, k, d]
-                    sums[t, f, k, d] = 0
-            if linear:
-                grad[0, size] = g + shrink * table[row, size]
-            move(kind, wide, row, table, clock, grad, 0, numbers, powers)
+            row = slot_rows[f, k]
+            if k + AHEAD < used[f]:
+                ask(flat, slot_rows[f, k + AHEAD] * stride, stride)
+            for c in range(0, size, LANES):
+                summed = zero
+                for t in range(threads):
+                    place = ((t * sums.shape[1] + f) * slots + k) * size + c
+                    summed = summed + load(gathered, place, size - c)
+                    store(gathered, place, size - c, zero)
+                store(grad, c, size - c, summed)
+            often, g = grad[wide], grad[wide + 1]
+            kept = decays(kind, to, ticks, (row + 1) * step - 1, numbers, decay, known)
+            move_row(kind, to, wide, row * stride, kept, grad, 0, to(1), is_vector, g, to(l2) * often, flat, numbers)

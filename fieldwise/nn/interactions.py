@@ -17,6 +17,7 @@ from fieldwise.kernels import gpu
 from fieldwise.nn.classifiers import affine, check_dropout, check_sizes
 from fieldwise.nn.embedding import Packed
 from fieldwise.nn.initial import xavier_
+from fieldwise.nn.norm_relu import NormRelu, takes
 from fieldwise.nn.norms import EPSILON, PairNorm, activation, pair_norm
 from fieldwise.nn.products import KernelProducts, PairProducts, narrowed, pays
 
@@ -301,9 +302,13 @@ class MicroNetwork(Pairwise):
         p, q = self.sides(v)
         x = torch.cat([p, q, self.both(p, q)] if self.product else [p, q], dim=2)
         for layer, (weight, bias, norm) in enumerate(zip(self.weights, self.biases, self.norms, strict=True)):
-            x = norm(torch.baddbmm(bias, x, weight()))
-            if layer + 1 < len(self.weights):
-                x = self.activation(x)
+            x = torch.baddbmm(bias, x, weight())
+            if layer + 1 < len(self.weights) and takes(norm, self.activation, x):
+                x = NormRelu.apply(x, norm.gain, norm.shift)  # type: ignore[no-untyped-call]
+            else:
+                x = norm(x)
+                if layer + 1 < len(self.weights):
+                    x = self.activation(x)
         return x.transpose(0, 1).flatten(1)
 
     def both(self, p: Tensor, q: Tensor) -> Tensor:

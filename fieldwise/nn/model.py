@@ -73,6 +73,11 @@ class Model(nn.Module):
     @torch.inference_mode()
     def logits(self, ids: NDArray[np.int32]) -> NDArray[np.float32]:
         """The same from and to numpy, with dropout and batch statistics off."""
+        from fieldwise.nn.shallow import scores
+
+        fast = scores(self, ids)
+        if fast is not None:
+            return fast.astype(np.float32, copy=False)
         was_training, device = self.training, next(self.parameters()).device
         found: NDArray[np.float32] = self.eval()(torch.from_numpy(ids).to(device)).float().cpu().numpy()
         self.train(was_training)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,10 @@ from torch import Tensor
 from fieldwise.config import Config
 from fieldwise.data.batches import Batch
 from fieldwise.kernels import rows
-from fieldwise.nn.classifiers import Sum
 from fieldwise.nn.embedding import Embedding
-from fieldwise.nn.interactions import FieldAwareProduct, PairSum
-from fieldwise.nn.model import Branch, Model
+from fieldwise.nn.interactions import FieldAwareProduct
+from fieldwise.nn.model import Model
+from fieldwise.nn.shallow import is_shallow
 from fieldwise.optim import FTRL, AdaGrad, Adam, RowOptimizer
 from fieldwise.steps.plain import Step, tables
 
@@ -39,7 +38,7 @@ class ShallowStep(Step):
             moved_by_rows
             and not settings.clip
             and not settings.l2_full
-            and _has_shallow_parts(model)
+            and is_shallow(model)
             and rows.available(*(table.weight.detach()[:1] for table in tables(model)))
         )
 
@@ -50,7 +49,7 @@ class ShallowStep(Step):
         self.memory = SideBySide(model, self.optimizer)
         layout = tables(model)[0].layout
         self.offsets = np.array(layout.offsets)
-        self.seen = np.zeros(layout.rows, dtype=np.int32)
+        self.marks = Marks(layout.rows)
         self.slots = Slots(0, 0, layout.fields, self.memory)
 
     def __call__(self, batch: Batch, number: int) -> float:
@@ -70,32 +69,39 @@ class ShallowStep(Step):
         table = memory.table, memory.clock, _numbers(self.optimizer), _powers(self.optimizer)
         l2, start = self.row_penalty(count), 0.0 if bias is None else float(bias.detach())
         scale, minus = (self.product.scale, 0.0) if self.product else (1.0, 1.0)
+        base, kernel = self.marks.next(count), self._kernel(shallow)
         self.passed("data")
 
         def group(low: int, high: int, thread: int) -> None:
-            shallow.group(batch.ids, self.offsets, low, high, self.seen, slots.of, slots.rows, slots.used)
+            shallow.group(batch.ids, self.offsets, low, high, base, self.marks.seen, slots.of, slots.rows, slots.used)
 
         def walk(low: int, high: int, thread: int) -> tuple[float, float]:
-            kernel = shallow.ffm_rows if self.product else shallow.fm_rows
             data = batch.ids, self.offsets, slots.of, batch.labels, shares, low, high
             found: tuple[float, float] = kernel(
-                *shape, *data, start, scale, l2, *table, slots.sums[thread], slots.totals[thread]
+                *shape, *data, start, scale, l2, *table, slots.sums[thread], slots.scratch[thread]
             )
             return found
 
         def repeated(low: int, high: int, thread: int) -> None:
-            shallow.repeated(*shape, low, high, slots.rows, slots.used, minus, l2, *table, slots.sums, slots.totals)
+            shallow.repeated(
+                *shape, low, high, slots.rows, slots.used, minus, l2, *table, slots.sums, slots.scratch[thread]
+            )
 
-        _on_threads(group, fields, threads)
-        found = _on_threads(walk, count, threads)
+        rows.on_threads(group, fields, threads)
+        found = rows.on_threads(walk, count, threads)
         loss = self._checked(sum(part for part, _ in found), number)
         self.passed("forward")
-        _on_threads(repeated, fields, threads)
+        rows.on_threads(repeated, fields, threads)
         if bias is not None:
             bias.grad = torch.full_like(bias, sum(slope for _, slope in found))
         self.optimizer.step()
         self.passed("optimiser")
         return loss
+
+    def _kernel(self, shallow: Any) -> Any:
+        if self.product:
+            return shallow.ffm_rows
+        return shallow.fm_rows if self.memory.dim else shallow.lr_rows
 
 
 class SideBySide:
@@ -156,32 +162,39 @@ class Slots:
         self.of = np.empty((count, fields), np.int32)
         self.rows = np.empty((fields, most), np.int64)
         self.used = np.zeros(fields, np.int64)
-        self.sums = np.zeros((threads, fields, most, memory.dim), kind)
-        self.totals = np.zeros((threads, fields, most, 2), kind)
+        # Behind a gradient is how often the row occurs, and an FM's sum of derivatives.
+        size, line = memory.dim + memory.linear + 2, LINE // kind.itemsize
+        size = size if size < line else -(-size // line) * line
+        self.sums = np.zeros((threads, fields, most, size), kind)
+        self.scratch = np.zeros((threads, (fields + 16) * (size + 16)), kind)
 
 
-def _has_shallow_parts(model: Model) -> bool:
-    one_table = model.embedding is None or (isinstance(model.embedding, Embedding) and len(model.embedding.tables) == 1)
-    if not one_table or len(model.branches) != (model.embedding is not None) or not tables(model):
-        return False
-    interactions = [branch.interaction for branch in model.branches if isinstance(branch, Branch)]
-    return (
-        all(type(interaction) in (PairSum, FieldAwareProduct) for interaction in interactions)
-        and all(isinstance(branch.classifier, Sum) for branch in model.branches)
-        and not tables(model)[0].layout.has_sets
-    )
+class Marks:
+    """For each row of the table, which batch saw it last; what is less than the batch's base is of an earlier one."""
+
+    def __init__(self, rows: int) -> None:
+        self.seen = np.full(rows, -1, dtype=np.int32)
+        self.base = 0
+
+    def next(self, count: int) -> int:
+        """The base of a batch of so many rows, whose marks are less than base + 2 count."""
+        if self.base + 2 * count > np.iinfo(np.int32).max:
+            self.seen[:], self.base = -1, 0
+        base = self.base
+        self.base += 2 * count
+        return base
 
 
 def _kind(optimizer: RowOptimizer) -> int:
-    from fieldwise.kernels import shallow
+    from fieldwise.kernels import moves
 
     if isinstance(optimizer, Adam):
-        return shallow.ADAM if optimizer.decays else shallow.LAZY_ADAM
-    return shallow.ADAGRAD if isinstance(optimizer, AdaGrad) else shallow.FTRL
+        return moves.ADAM if optimizer.decays else moves.LAZY_ADAM
+    return moves.ADAGRAD if isinstance(optimizer, AdaGrad) else moves.FTRL
 
 
 def _numbers(optimizer: RowOptimizer) -> tuple[float, ...]:
-    """The optimiser's numbers of the coming step, in the order in which `kernels.shallow.move` takes them."""
+    """The optimiser's numbers of the coming step, in the order in which `kernels.moves.moved` takes them."""
     group = optimizer.param_groups[0]
     step = float(group["step"] + 1)
     if isinstance(optimizer, Adam):
@@ -194,12 +207,3 @@ def _numbers(optimizer: RowOptimizer) -> tuple[float, ...]:
 
 def _powers(optimizer: RowOptimizer) -> NDArray[np.float64]:
     return rows.powers(*optimizer.param_groups[0]["betas"]) if isinstance(optimizer, Adam) else np.empty((0, 2))
-
-
-def _on_threads(action: Callable[[int, int, int], Any], size: int, threads: int) -> list[Any]:
-    """action(low, high, thread) on equal parts of a range, each in a thread of its own."""
-    cuts = [size * part // threads for part in range(threads + 1)]
-    if threads == 1:
-        return [action(0, size, 0)]
-    jobs = [rows.pool(threads).submit(action, cuts[t], cuts[t + 1], t) for t in range(threads)]
-    return [job.result() for job in jobs]

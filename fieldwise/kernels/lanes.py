@@ -1,0 +1,199 @@
+"""Sixteen numbers as one value of compiled loops, so that their vector instructions are no matter of luck.
+
+The compiler makes vectors of long loops. Loops over 21 numbers (a vector of 20 and a linear weight) it leaves to a
+remainder of single numbers. `load` and `store` take how many of the sixteen are meant: the others are 0, and their
+memory is left alone. They take a `pointer` to an array's first number: arrays that are passed on count who holds them,
+which costs more than what is done with them.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir  # type: ignore[import-untyped, unused-ignore]
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, models, overload, register_model
+
+LANES = 16
+# Sums may be taken in any order and products fused with them; what is not a number stays so.
+FAST = ("reassoc", "contract", "nsz")
+WORD = ir.IntType(32)
+
+
+class Lanes(types.Type):  # type: ignore[misc, unused-ignore]
+    """The type of sixteen numbers of one kind."""
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = dtype
+        super().__init__(name=f"Lanes({dtype})")  # type: ignore[no-untyped-call, unused-ignore]
+
+
+@register_model(Lanes)
+class LanesModel(models.PrimitiveModel):  # type: ignore[misc, unused-ignore]
+    def __init__(self, manager: Any, kind: Any) -> None:
+        super().__init__(manager, kind, _vector(kind))  # type: ignore[no-untyped-call, unused-ignore]
+
+
+def _vector(kind: Any) -> Any:
+    return ir.VectorType(ir.DoubleType() if kind.dtype == types.float64 else ir.FloatType(), LANES)
+
+
+def _call(builder: Any, name: str, result: Any, args: list[Any], **flags: Any) -> Any:
+    """Calls a function that LLVM knows itself."""
+    kind = ir.FunctionType(result, [arg.type for arg in args])
+    function = cgutils.get_or_insert_function(builder.module, kind, name)  # type: ignore[no-untyped-call, unused-ignore]
+    return builder.call(function, args, **flags)
+
+
+def _suffix(kind: Any) -> str:
+    return f"v{LANES}{'f64' if kind.dtype == types.float64 else 'f32'}"
+
+
+def _spread(builder: Any, number: Any) -> Any:
+    """The same number in all lanes."""
+    vector = ir.VectorType(number.type, LANES)
+    first = builder.insert_element(ir.Constant(vector, ir.Undefined), number, WORD(0))
+    return builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(WORD, LANES), [0] * LANES))
+
+
+def _pointer(typing: Any, array: Any) -> Any:
+    """pointer(array): where a contiguous array's numbers begin; whoever asks keeps the array alive."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return context.make_array(signature.args[0])(context, builder, args[0]).data
+
+    return types.CPointer(array.dtype)(array), code  # type: ignore[no-untyped-call, unused-ignore]
+
+
+def _place_and_mask(builder: Any, args: Any) -> tuple[Any, Any]:
+    place = cgutils.gep_inbounds(builder, args[0], args[1])  # type: ignore[no-untyped-call, unused-ignore]
+    most = ir.Constant(args[2].type, LANES)
+    count = builder.select(builder.icmp_signed("<", args[2], most), args[2], most)
+    numbers = ir.Constant(ir.VectorType(WORD, LANES), list(range(LANES)))
+    mask = builder.icmp_signed("<", numbers, _spread(builder, builder.trunc(count, WORD)))
+    return builder.bitcast(place, ir.IntType(8).as_pointer()), mask
+
+
+def _load(typing: Any, pointer: Any, index: Any, count: Any) -> Any:
+    """load(pointer, index, count): the numbers at index ..."""
+    result = Lanes(pointer.dtype)
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place, mask = _place_and_mask(builder, args)
+        vector, align = _vector(result), WORD(pointer.dtype.bitwidth // 8)
+        return _call(
+            builder, f"llvm.masked.load.{_suffix(result)}.p0", vector, [place, align, mask, ir.Constant(vector, None)]
+        )
+
+    return result(pointer, types.intp, types.intp), code
+
+
+def _store(typing: Any, pointer: Any, index: Any, count: Any, lanes: Any) -> Any:
+    """store(pointer, index, count, lanes): the first `count` lanes to index ..."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place, mask = _place_and_mask(builder, args)
+        align = WORD(pointer.dtype.bitwidth // 8)
+        _call(builder, f"llvm.masked.store.{_suffix(lanes)}.p0", ir.VoidType(), [args[3], place, align, mask])
+        return context.get_dummy_value()
+
+    return types.void(pointer, types.intp, types.intp, lanes), code
+
+
+def _copy_four(typing: Any, source: Any, index: Any, target: Any, place: Any) -> Any:
+    """copy_four(source, index, target, place): four numbers from one pointer's index ... to another's place ..."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        four = ir.VectorType(context.get_value_type(source.dtype), 4).as_pointer()
+        places = [cgutils.gep_inbounds(builder, *pair) for pair in (args[:2], args[2:])]  # type: ignore[no-untyped-call, unused-ignore]
+        start, end = (builder.bitcast(place, four) for place in places)
+        align = source.dtype.bitwidth // 8
+        builder.store(builder.load(start, align=align), end, align=align)
+        return context.get_dummy_value()
+
+    return types.void(source, types.intp, target, types.intp), code
+
+
+def _spread_out(typing: Any, number: Any) -> Any:
+    """spread(number): the same in all lanes."""
+    return Lanes(number)(number), lambda context, builder, signature, args: _spread(builder, args[0])
+
+
+def _total(typing: Any, lanes: Any, first: Any) -> Any:
+    """total(lanes, first): the sum of lanes first ..."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        number = _vector(lanes).element
+        name, zero = f"llvm.vector.reduce.fadd.{_suffix(lanes)}", ir.Constant(number, 0.0)
+        lane = ir.Constant(ir.VectorType(WORD, LANES), list(range(LANES)))
+        meant = builder.icmp_signed(">=", lane, _spread(builder, builder.trunc(args[1], WORD)))
+        kept = builder.select(meant, args[0], ir.Constant(args[0].type, None))
+        return _call(builder, name, number, [zero, kept], fastmath=FAST)
+
+    return lanes.dtype(lanes, types.intp), code
+
+
+def _where_zero(typing: Any, lanes: Any, then: Any, other: Any) -> Any:
+    """where_zero(lanes, then, other): `then` where lanes are 0, else `other`."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.select(builder.fcmp_ordered("==", args[0], ir.Constant(args[0].type, None)), args[1], args[2])
+
+    return lanes(lanes, lanes, lanes), code
+
+
+def _of_llvm(name: str, takes: int) -> Any:
+    """A function of one or two lanes that LLVM knows itself."""
+
+    def typed(lanes: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return _call(builder, f"llvm.{name}.{_suffix(lanes)}", _vector(lanes), list(args), fastmath=FAST)
+
+        return lanes(*[lanes] * takes), code
+
+    if takes == 1:
+        return intrinsic(lambda typing, lanes: typed(lanes))
+    return intrinsic(lambda typing, one, two: typed(one))
+
+
+def _operator(symbol: Callable[[Any, Any], Any], instruction: str) -> None:
+    """one + two and the like: of lanes, or of lanes and a number."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return getattr(builder, instruction)(*args, flags=FAST)
+
+    apply: Any = intrinsic(lambda typing, one, two: (one(one, two), code))
+
+    @overload(symbol, inline="always", strict=False)  # type: ignore[untyped-decorator, unused-ignore]
+    def typed(one: Any, two: Any) -> Any:
+        if isinstance(one, Lanes) and isinstance(two, Lanes):
+            return lambda one, two: apply(one, two)
+        if isinstance(one, Lanes) and two == one.dtype:
+            return lambda one, two: apply(one, spread(two))
+        if isinstance(two, Lanes) and one == two.dtype:
+            return lambda one, two: apply(spread(one), two)
+        return None
+
+
+for _symbol, _instruction in (
+    (operator.add, "fadd"),
+    (operator.sub, "fsub"),
+    (operator.mul, "fmul"),
+    (operator.truediv, "fdiv"),
+):
+    _operator(_symbol, _instruction)
+
+pointer: Any = intrinsic(_pointer)
+copy_four: Any = intrinsic(_copy_four)
+load: Any = intrinsic(_load)
+store: Any = intrinsic(_store)
+spread: Any = intrinsic(_spread_out)
+total: Any = intrinsic(_total)
+where_zero: Any = intrinsic(_where_zero)
+root: Any = _of_llvm("sqrt", 1)
+smaller: Any = _of_llvm("minnum", 2)
+larger: Any = _of_llvm("maxnum", 2)
+with_sign: Any = _of_llvm("copysign", 2)

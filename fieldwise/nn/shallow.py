@@ -1,0 +1,74 @@
+"""Models that are a linear part and an FM's or FFM's products: which they are, and their scores in compiled loops."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fieldwise.kernels import rows
+from fieldwise.nn.classifiers import Sum
+from fieldwise.nn.embedding import Embedding, Table
+from fieldwise.nn.interactions import FieldAwareProduct, PairSum
+
+if TYPE_CHECKING:
+    from fieldwise.nn.model import Model
+
+# Fewer rows are scored before the loops are loaded.
+WORTH_ROWS = 1000
+
+
+def is_shallow(model: Model) -> bool:
+    """Whether the model is LR, FM or FFM with one table of vectors at most, and fields of one id."""
+    one_table = model.embedding is None or (isinstance(model.embedding, Embedding) and len(model.embedding.tables) == 1)
+    if not one_table or len(model.branches) != (model.embedding is not None) or not tables_of(model):
+        return False
+    return (
+        all(type(branch.interaction) in (PairSum, FieldAwareProduct) for branch in model.branches)
+        and all(isinstance(branch.classifier, Sum) for branch in model.branches)
+        and not tables_of(model)[0].layout.has_sets
+    )
+
+
+def tables_of(model: Model) -> list[Table]:
+    return [part for part in model.modules() if isinstance(part, Table)]
+
+
+def scores(model: Model, ids: NDArray[np.int32]) -> NDArray[np.floating[Any]] | None:
+    """The logits of ids (n, F), (n,); None where the loops cannot take the model or the ids."""
+    if len(ids) < WORTH_ROWS or not is_shallow(model):
+        return None
+    weights = [table.weight.detach() for table in tables_of(model)]
+    layout = tables_of(model)[0].layout
+    if not rows.available(*(weight[:1] for weight in weights)) or weights[0].stride(1) != 1:
+        return None
+    # What no table has is for the plain way to refuse.
+    if ids.shape[1] != layout.fields or ids.min() < 0 or (ids.max(axis=0) >= np.array(layout.sizes)).any():
+        return None
+    from fieldwise.kernels import shallow_scores as loops
+
+    vectors: Any = model.embedding.tables[0].weight if isinstance(model.embedding, Embedding) else None
+    linear: Any = model.linear.weights.weight if model.linear is not None else None
+    product = model.branches[0].interaction if vectors is not None else None
+    aware = isinstance(product, FieldAwareProduct)
+    dim = 0 if vectors is None else vectors.shape[1]
+    shape = dim, product.dim if aware else 0, product.scale if aware else 1.0  # type: ignore[union-attr]
+    bias, kernel = model.bias, loops.ffm_scores if aware else loops.fm_scores
+    found = np.empty(len(ids), weights[0].numpy().dtype)
+    numbers = *shape, 0.0 if bias is None else float(bias.detach()), *_flat(vectors, weights), *_flat(linear, weights)
+
+    def part(low: int, high: int, thread: int) -> None:
+        kernel(ids, np.array(layout.offsets), low, high, *numbers, found)
+
+    rows.on_threads(part, len(ids), max(1, min(torch.get_num_threads(), len(ids) // WORTH_ROWS)))
+    return found
+
+
+def _flat(weight: Tensor | None, others: list[Tensor]) -> tuple[NDArray[Any], int]:
+    """A table's memory from its first number on, and how far apart its rows are; of none, others' and 0."""
+    shown, apart = (others[0], 0) if weight is None else (weight.detach(), weight.stride(0))
+    reach = (shown.shape[0] - 1) * shown.stride(0) + shown.shape[1]
+    return shown.as_strided((reach,), (1,)).numpy(), apart

@@ -1,0 +1,57 @@
+"""The compiled norm with its ReLU equals the plain ones, gradients too."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fieldwise.nn.interactions import MicroNetwork
+from fieldwise.nn.norm_relu import NormRelu, takes
+from fieldwise.nn.norms import PairNorm
+
+
+def made(kind: str, units: int) -> tuple[PairNorm, Tensor, Tensor]:
+    """A norm of 6 pairs, its input far from zero, and the gradient of its output."""
+    torch.manual_seed(0)
+    norm = PairNorm(6, units, kind).double()
+    nn.init.normal_(norm.gain)
+    nn.init.normal_(norm.shift)
+    x = torch.randn(6, 250, units, dtype=torch.float64) * 3 + 40
+    return norm, x.requires_grad_(), torch.randn(6, 250, units, dtype=torch.float64)
+
+
+def gradients(y: Tensor, by: Tensor, x: Tensor, norm: PairNorm) -> list[Tensor]:
+    return [y, *torch.autograd.grad(y, [x, norm.gain, norm.shift], by)]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("units", [3, 16, 21])
+@pytest.mark.parametrize("kind", ["fused", "fused-per-pair"])
+def test_equals_norm_and_relu(kind: str, units: int, threads: int) -> None:
+    norm, x, by = made(kind, units)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    assert takes(norm, nn.ReLU(), x)
+    fast = gradients(NormRelu.apply(x, norm.gain, norm.shift), by, x, norm)  # type: ignore[no-untyped-call]
+    torch.set_num_threads(before)
+    plain = gradients(torch.relu(norm(x)), by, x, norm)
+    for one, two in zip(plain, fast, strict=True):
+        torch.testing.assert_close(two, one, rtol=1e-10, atol=1e-10)
+
+
+def test_other_norms_and_activations_go_the_plain_way() -> None:
+    norm, x, _ = made("fused", 4)
+    assert not takes(norm, nn.Tanh(), x)
+    assert not takes(PairNorm(6, 4, "layer"), nn.ReLU(), x)
+    assert not takes(nn.Identity(), nn.ReLU(), x)
+    assert not takes(norm, nn.ReLU(), x.bfloat16())
+    assert not takes(norm, nn.ReLU(), x[:, :9].contiguous())
+
+
+def test_sub_networks_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    net, v = MicroNetwork([4] * 5, (7, 2)).double(), torch.randn(120, 5, 4, dtype=torch.float64)
+    fast = net(v)
+    monkeypatch.setattr("fieldwise.nn.interactions.takes", lambda *_: False)
+    torch.testing.assert_close(fast, net(v), rtol=1e-10, atol=1e-10)

@@ -1,0 +1,80 @@
+"""Scores of LR, FM and FFM in compiled loops equal the plain ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fieldwise.config import Config, TrainSettings
+from fieldwise.data.schema import Layout
+from fieldwise.models import build
+from fieldwise.nn.model import Model
+from fieldwise.nn.shallow import WORTH_ROWS, scores
+from fieldwise.steps import ShallowStep
+
+LAYOUT = Layout.of([40, 30, 2, 25])
+MODELS: list[tuple[str, dict[str, Any]]] = [
+    ("lr", {}),
+    ("fm", {"dim": 21}),
+    ("ffm", {"dim": 3}),
+    ("ffm", {"dim": 18, "linear": False, "input_norm": True}),
+]
+
+
+def made(name: str, options: dict[str, Any], dtype: torch.dtype = torch.float64) -> Model:
+    torch.manual_seed(0)
+    model = build(name, LAYOUT, options)
+    assert isinstance(model, Model)
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight)
+    return model.to(dtype)
+
+
+def drawn(rows: int = WORTH_ROWS + 7) -> Any:
+    return (np.random.default_rng(0).random((rows, LAYOUT.fields)) * np.array(LAYOUT.sizes)).astype(np.int32)
+
+
+@pytest.mark.parametrize("side_by_side", [False, True])
+@pytest.mark.parametrize(("name", "options"), MODELS, ids=str)
+def test_scores_equal_the_plain_ones(name: str, options: dict[str, Any], side_by_side: bool) -> None:
+    model, ids = made(name, options), drawn()
+    if side_by_side:  # as training leaves it
+        ShallowStep(model, Config(name, options, TrainSettings()), 10)
+    found = scores(model, ids)
+    plain = model(torch.from_numpy(ids)).detach().numpy()
+    np.testing.assert_allclose(found, plain, rtol=1e-11, atol=1e-11)
+
+
+def test_logits_take_them() -> None:
+    model, ids = made("fm", {"dim": 5}, torch.float32), drawn()
+    found = scores(model, ids)
+    assert found is not None
+    np.testing.assert_array_equal(model.logits(ids), found)
+    np.testing.assert_allclose(model.logits(ids[:9]), found[:9], rtol=1e-5, atol=1e-5)
+
+
+def test_threads_change_nothing() -> None:
+    model, ids, threads = made("ffm", {"dim": 3}), drawn(3 * WORTH_ROWS), torch.get_num_threads()
+    found = []
+    for count in (1, 3):
+        torch.set_num_threads(count)
+        found.append(scores(model, ids))
+    torch.set_num_threads(threads)
+    np.testing.assert_array_equal(found[0], found[1])
+
+
+def test_what_no_table_has_is_refused_the_plain_way() -> None:
+    model, ids = made("fm", {"dim": 5}), drawn()
+    for wrong in (-1, 2000):
+        ids[3, 0] = wrong
+        assert scores(model, ids) is None
+    with pytest.raises(IndexError):
+        model.logits(ids)
+
+
+def test_other_models_and_few_rows_go_the_plain_way() -> None:
+    assert scores(made("deepfm", {"dim": 3}), drawn()) is None
+    assert scores(made("fm", {"dim": 3}), drawn(WORTH_ROWS - 1)) is None
