@@ -15,6 +15,7 @@ from fieldwise.data.schema import Layout
 from fieldwise.models import build
 from fieldwise.nn.model import Model
 from fieldwise.steps import ShallowStep, Step, make_step
+from fieldwise.steps.shallow import Marks
 
 LAYOUT = Layout.of([40, 30, 2, 25])
 MODELS: list[tuple[str, dict[str, Any]]] = [
@@ -115,3 +116,11 @@ def test_training_takes_it() -> None:
     model = build("fm", LAYOUT, {"dim": 2})
     assert isinstance(model, Model)
     assert type(train.make_step(model, Config("fm", {"dim": 2}), 10)) is ShallowStep
+
+
+def test_marks_begin_anew_before_they_overflow() -> None:
+    marks = Marks(3)
+    assert [marks.next(500) for _ in range(2)] == [0, 1000]
+    marks.seen[:], marks.base = marks.base, np.iinfo(np.int32).max - 999
+    assert marks.next(500) == 0
+    assert (marks.seen < 0).all()
