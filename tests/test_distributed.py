@@ -30,7 +30,7 @@ from fieldwise.errors import ConfigError, FieldwiseError, TrainingError, WorkerL
 from fieldwise.models import build
 from fieldwise.nn.model import Model
 from fieldwise.scoring import score
-from fieldwise.steps import SharedStep, Step, make_step
+from fieldwise.steps import SharedStep, Step
 from fieldwise.steps.shared import Share
 from fieldwise.train import Network, start, train
 
@@ -126,7 +126,7 @@ def two_workers(data: Path, folder: Path) -> dict[str, Any]:
         assert isinstance(model, Model)
         ids = batch(0, np.float32).ids
         found["scores"] = [score(model, ids), distributed.score_together(model, ids)]
-        found["refused"] = refusals()
+        found["refused"] = refusals(data, folder)
         before = distributed.Wire.sent
         train(load_config(base=TRAINING), data, folder / "two")
         found["sent"] = distributed.Wire.sent - before
@@ -140,13 +140,12 @@ def two_workers(data: Path, folder: Path) -> dict[str, Any]:
         return found
 
 
-def refusals() -> list[str]:
+def refusals(data: Path, folder: Path) -> list[str]:
+    """What training with settings that several workers cannot have says."""
     found = []
-    for name, options in (("fnn", {**DEEP, "norm": "batch"}),):
-        model = build(name, LAYOUT, options)
-        assert isinstance(model, Model)
+    for number, changes in enumerate(({"model.norm": "batch"}, {"train.batch_size": 1})):
         with pytest.raises(ConfigError) as error:
-            make_step(model, Config(name, options), 10)
+            train(load_config(base={**TRAINING, **changes}), data, folder / f"refused-{number}")
         found.append(str(error.value))
     return found
 
@@ -269,6 +268,7 @@ def test_dropout_is_drawn_again_alike(two: dict[str, Any], folder: Path) -> None
 
 def test_refusals_are_one_line(two: dict[str, Any]) -> None:
     assert "batch norm needs the whole batch in one process" in two["refused"][0]
+    assert "a batch needs a row for each of 2 workers, found 1 rows" in two["refused"][1]
     assert "already holds something; go on with --resume" in two["mistake"]
 
 
