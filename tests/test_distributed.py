@@ -311,7 +311,7 @@ def test_the_dead_are_not_heard_in_a_store_that_outlives_them() -> None:
 def stalls() -> None:
     with distributed.joined(2):
         if not distributed.first():
-            time.sleep(60)
+            time.sleep(900)
         distributed.wait()
 
 
@@ -320,7 +320,7 @@ def test_a_worker_that_stalls_is_noticed() -> None:
     with pytest.raises(TrainingError, match="did not answer for 2 s") as error:
         distributed.launch(stalls, (), workers=2, restarts=0)
     assert "\n" not in str(error.value)
-    assert time.monotonic() - began < 50  # it slept for 60
+    assert time.monotonic() - began < 800  # it would have slept for 900
 
 
 def test_the_command_line(data: Path, folder: Path, one: Path, capfd: pytest.CaptureFixture[str]) -> None:
