@@ -47,7 +47,7 @@ def claims(results: Results) -> list[Verdict]:
             spread = max((stdev(found) for found in areas.values() if len(found) > 1), default=0.0)
             doubts[f"{data} {model}"] = spread - gain
     most = max(doubts, key=lambda name: (doubts[name] == doubts[name], doubts[name]))
-    words = "; ".join(f"{name} gains no more than {-doubt:+.4f} beyond an sd" for name, doubt in doubts.items())
+    words = "gains less an sd: " + ", ".join(f"{name} {-doubt:+.4f}" for name, doubt in doubts.items())
     claim = f"FM's start is not surely better everywhere: not for {most}"
     return [Verdict(claim, doubts[most], results.seeds, words, strict=False)]
 
