@@ -17,8 +17,8 @@ from fieldwise.nn.interactions import FieldAwareProduct, PairSum
 if TYPE_CHECKING:
     from fieldwise.nn.model import Model
 
-# Fewer rows are scored before the loops are loaded.
-WORTH_ROWS = 1000
+# Rows that are worth a thread of their own. Few rows take the same loops: a row has one score, alone or among many.
+ROWS_PER_THREAD = 1000
 
 
 def is_shallow(model: Model) -> bool:
@@ -39,7 +39,7 @@ def tables_of(model: Model) -> list[Table]:
 
 def scores(model: Model, ids: NDArray[np.int32]) -> NDArray[np.floating[Any]] | None:
     """The logits of ids (n, F), (n,); None where the loops cannot take the model or the ids."""
-    if len(ids) < WORTH_ROWS or not is_shallow(model):
+    if not len(ids) or not is_shallow(model):
         return None
     weights = [table.weight.detach() for table in tables_of(model)]
     layout = tables_of(model)[0].layout
@@ -63,7 +63,7 @@ def scores(model: Model, ids: NDArray[np.int32]) -> NDArray[np.floating[Any]] | 
     def part(low: int, high: int, thread: int) -> None:
         kernel(ids, np.array(layout.offsets), low, high, *numbers, found)
 
-    rows.on_threads(part, len(ids), max(1, min(torch.get_num_threads(), len(ids) // WORTH_ROWS)))
+    rows.on_threads(part, len(ids), max(1, min(torch.get_num_threads(), len(ids) // ROWS_PER_THREAD)))
     return found
 
 

@@ -12,7 +12,7 @@ from fieldwise.config import Config, TrainSettings
 from fieldwise.data.schema import Layout
 from fieldwise.models import build
 from fieldwise.nn.model import Model
-from fieldwise.nn.shallow import WORTH_ROWS, scores
+from fieldwise.nn.shallow import ROWS_PER_THREAD, scores
 from fieldwise.steps import ShallowStep
 
 LAYOUT = Layout.of([40, 30, 2, 25])
@@ -33,7 +33,7 @@ def made(name: str, options: dict[str, Any], dtype: torch.dtype = torch.float64)
     return model.to(dtype)
 
 
-def drawn(rows: int = WORTH_ROWS + 7) -> Any:
+def drawn(rows: int = ROWS_PER_THREAD + 7) -> Any:
     return (np.random.default_rng(0).random((rows, LAYOUT.fields)) * np.array(LAYOUT.sizes)).astype(np.int32)
 
 
@@ -57,7 +57,7 @@ def test_logits_take_them() -> None:
 
 
 def test_threads_change_nothing() -> None:
-    model, ids, threads = made("ffm", {"dim": 3}), drawn(3 * WORTH_ROWS), torch.get_num_threads()
+    model, ids, threads = made("ffm", {"dim": 3}), drawn(3 * ROWS_PER_THREAD), torch.get_num_threads()
     found = []
     for count in (1, 3):
         torch.set_num_threads(count)
@@ -75,6 +75,12 @@ def test_what_no_table_has_is_refused_the_plain_way() -> None:
         model.logits(ids)
 
 
-def test_other_models_and_few_rows_go_the_plain_way() -> None:
+def test_other_models_go_the_plain_way() -> None:
     assert scores(made("deepfm", {"dim": 3}), drawn()) is None
-    assert scores(made("fm", {"dim": 3}), drawn(WORTH_ROWS - 1)) is None
+
+
+def test_a_row_has_one_score_alone_and_among_many() -> None:
+    model, ids = made("fm", {"dim": 3}), drawn()
+    many, alone = scores(model, ids), [scores(model, ids[place : place + 1]) for place in range(20)]
+    assert many is not None
+    assert many[:20].tolist() == [float(one[0]) for one in alone if one is not None]
