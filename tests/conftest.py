@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import csv
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import settings
 
+from fieldwise import cli
 from fieldwise.config import load_config
 from fieldwise.data import formats
 from fieldwise.data.prepare import prepare
@@ -57,3 +61,19 @@ def trained(small_log: Path, tmp_path_factory: pytest.TempPathFactory) -> Traine
     chosen = ["model.name=fm", "model.dim=4", "train.epochs=2", "train.batch_size=50", "train.lr=0.01", "device=cpu"]
     train(load_config(overrides=chosen), data, run)
     return Trained(small_log, data, run)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]]:
+    """A command that must end well; gives its JSON."""
+
+    def call(*arguments: object) -> dict[str, Any]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            cli.main([*map(str, arguments), "--json"])
+        printed = capsys.readouterr()
+        assert end.value.code == 0, printed.err
+        found: dict[str, Any] = json.loads(printed.out)
+        return found
+
+    return call

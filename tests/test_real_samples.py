@@ -5,15 +5,12 @@ Nothing of them is in the repository. Set FIELDWISE_DATA to their folder if it i
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from fieldwise import cli
 
 FOLDER = Path(os.environ.get("FIELDWISE_DATA", Path(__file__).parents[2] / "shared" / "data"))
 # Recipe, file or folder, what it must find: rows of the parts together, positives in percent, fields.
@@ -24,22 +21,6 @@ SAMPLES = [
     ("amazon", "amazon/amazon.csv", 32_769, 94.2, 9),
 ]
 Run = Callable[..., dict[str, Any]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """A command's JSON."""
-
-    def call(*arguments: object) -> dict[str, Any]:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as end:
-            cli.main([*map(str, arguments), "--json"])
-        printed = capsys.readouterr()
-        assert end.value.code == 0, printed.err
-        found: dict[str, Any] = json.loads(printed.out)
-        return found
-
-    return call
 
 
 @pytest.mark.parametrize(("recipe", "name", "rows", "positive", "fields"), SAMPLES, ids=[s[0] for s in SAMPLES])

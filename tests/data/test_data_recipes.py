@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -38,22 +37,6 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for kind in KINDS:
         write_raw(kind, Simulation(ROWS, 3, RATES.get(kind)), folder / kind)
     return folder
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """A command's JSON."""
-
-    def call(*arguments: object) -> dict[str, Any]:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as end:
-            cli.main([*map(str, arguments), "--json"])
-        printed = capsys.readouterr()
-        assert end.value.code == 0, printed.err
-        found: dict[str, Any] = json.loads(printed.out)
-        return found
-
-    return call
 
 
 @pytest.fixture(scope="module")

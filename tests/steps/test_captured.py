@@ -1,5 +1,7 @@
 """The windowed step that a GPU captures equals the plain one; here on a CPU, its kernels interpreted."""
 
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -82,6 +84,9 @@ def test_a_thread_works_ahead_and_its_errors_are_raised():
 
 
 def test_a_thread_ends_with_its_reader():
+    before = set(threading.enumerate())
     items = ahead(iter(range(10**9)))
-    next(items)
+    assert next(items) == 0
+    assert len(set(threading.enumerate()) - before) == 1
     items.close()
+    assert not set(threading.enumerate()) - before
