@@ -188,7 +188,7 @@ def surfaces(parts: Mapping[str, tuple[ArrayLike, ArrayLike, ArrayLike]], labels
         grid = [_thinned(np.asarray(values)) for values in (x, y, z)]
         axes.plot_surface(*grid, cmap="viridis", lw=0, rstride=1, cstride=1)
         # Smaller in its frame, which cuts off the labels of the axes otherwise.
-        axes.set_box_aspect(None, zoom=0.82)
+        axes.set_box_aspect(None, zoom=0.76)
         axes.set_title(title, fontsize=9, color=INK)
         for axis, text in zip((axes.xaxis, axes.yaxis, axes.zaxis), labels, strict=True):
             axis.set_label_text(text, fontsize=8, color=INK)
