@@ -29,7 +29,7 @@ def _kernel_of(kernel, pair, D: tl.constexpr, WIDE: tl.constexpr):
 
 @triton.jit
 def _products(
-    v, kernel, first, second, y, B, F: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
+    v, kernel, first, second, y, B, D: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
     WALKS: tl.constexpr,
 ):  # fmt: skip
     """y[pair]; a program walks over some of the rows with the pair's kernel at hand."""
@@ -37,14 +37,14 @@ def _products(
     i, j, k = tl.load(first + pair), tl.load(second + pair), _kernel_of(kernel, pair, D, WIDE)
     for start in range(tl.program_id(1) * ROWS, B, WALKS * ROWS):
         rows = start + tl.arange(0, ROWS)
-        p, q = vectors_of(v, rows, i, B, F, D, WIDE), vectors_of(v, rows, j, B, F, D, WIDE)
+        p, q = vectors_of(v, rows, i, B, D, WIDE), vectors_of(v, rows, j, B, D, WIDE)
         found = tl.sum(tl.dot(p, k, input_precision="ieee") * q.to(tl.float32), 1)
         tl.store(y + pair * B + rows, found.to(y.dtype.element_ty), rows < B)
 
 
 @triton.jit
 def _gradients(
-    v, kernel, first, second, dy, sides, dkernel, B, F: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
+    v, kernel, first, second, dy, sides, dkernel, B, D: tl.constexpr, ROWS: tl.constexpr,
     WIDE: tl.constexpr,
 ):  # fmt: skip
     """Both sides' gradients of the pair, and its kernel's."""
@@ -54,7 +54,7 @@ def _gradients(
     total = tl.zeros((WIDE, WIDE), tl.float32)
     for start in range(0, B, ROWS):
         rows = start + tl.arange(0, ROWS)
-        p, q = vectors_of(v, rows, i, B, F, D, WIDE), vectors_of(v, rows, j, B, F, D, WIDE)
+        p, q = vectors_of(v, rows, i, B, D, WIDE), vectors_of(v, rows, j, B, D, WIDE)
         pull = tl.load(dy + pair * B + rows, rows < B, 0.0).to(tl.float32)[:, None]
         dp = tl.dot(q, tl.trans(k), input_precision="ieee") * pull
         dq = tl.dot(p, k, input_precision="ieee") * pull
@@ -67,14 +67,14 @@ def _gradients(
 
 def _sizes(v: Tensor) -> dict[str, int]:
     wide = max(16, triton.next_power_of_2(v.shape[2]))
-    return {"F": v.shape[1], "D": v.shape[2], "ROWS": ROWS, "WIDE": wide}
+    return {"D": v.shape[2], "ROWS": ROWS, "WIDE": wide}
 
 
 @torch.library.custom_op("fieldwise::kernel_products", mutates_args=())
 def kernel_products(v: Tensor, kernel: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """v (B, F, D), kernel (P, D, D), contiguous and of one dtype -> y (P, B)."""
-    y = torch.empty(len(kernel), len(v), dtype=v.dtype, device=v.device)
-    _products[(len(kernel), WALKS)](v, kernel, first, second, y, len(v), WALKS=WALKS, **_sizes(v))
+    """v (F, B, D), kernel (P, D, D), contiguous and of one dtype -> y (P, B)."""
+    y = v.new_empty(len(kernel), v.shape[1])
+    _products[(len(kernel), WALKS)](v, kernel, first, second, y, v.shape[1], WALKS=WALKS, **_sizes(v))
     return y
 
 
@@ -83,15 +83,15 @@ def kernel_products_backward(
     dy: Tensor, v: Tensor, kernel: Tensor, first: Tensor, second: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Gradients of v and kernel."""
-    sides = torch.empty(len(kernel), 2, len(v), v.shape[2], dtype=v.dtype, device=v.device)
+    sides = v.new_empty(len(kernel), 2, *v.shape[1:])
     dkernel = torch.empty_like(kernel)
-    _gradients[(len(kernel),)](v, kernel, first, second, dy, sides, dkernel, len(v), **_sizes(v))
+    _gradients[(len(kernel),)](v, kernel, first, second, dy, sides, dkernel, v.shape[1], **_sizes(v))
     return sum_sides(sides, v), dkernel
 
 
 @kernel_products.register_fake
 def _(v: Tensor, kernel: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    return v.new_empty(len(kernel), len(v))
+    return v.new_empty(len(kernel), v.shape[1])
 
 
 @kernel_products_backward.register_fake

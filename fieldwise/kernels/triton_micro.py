@@ -2,15 +2,18 @@
 
 Plain version: nn.interactions.MicroNetwork with two layers and the fused norm. For each row b and pair p = (i, j):
 
-    x = [v_i, v_j, v_i * v_j]            h = x W1_p + b1_p
+    x = [v_i, v_j, v_i * v_j, 1]         h = x W1_p, b1_p being W1_p's last row
     n = (h - mean_b) / std_b             over all pairs and units of the row
-    r = relu(gain n + shift)             z = r W2_p + b2_p
+    o = 1 where gain n + shift > 0       r = o (gain n + shift)             z = r W2_p + b2_p
 
-The norm needs all pairs of a row before any r, so h is made anew in each of four passes: `_statistics` (sums of h and
-h^2), `_outputs` (z), and backwards `_pulls` (the norm's two sums; gradients of W2, b2, gain, shift) and `_inputs`
-(gradients of x, W1, b1). Arithmetic is cheaper here than memory, and h is never rounded: a rounded h would open or
-close some units that the exact one does not. A program walks over a pair's rows with the pair's weights at hand. Sums
-over rows are products with a column of ones, on the tensor cores: threads would else wait for each other in every tile.
+The norm needs all pairs of a row before any r, so h is made anew in each of three passes: `_statistics` (sums of h and
+h^2), `_outputs` (z) and `_gradients`. Arithmetic is cheaper here than memory, and h is never rounded: a rounded h would
+open or close some units that the exact one does not. A program walks over a pair's rows with the pair's weights at hand.
+
+The norm's gradient needs two more sums over all pairs of a row, of dn = gain o (dz W2^T) and of dn n. No pass over the
+hidden units is needed for them, if `_outputs` leaves e = (o gain) W2 and f = (o shift) W2, as small as z:
+
+    sum of dn = sum of dz e              sum of dn n = sum of dz (z - b2 - f)
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from fieldwise.kernels.triton_pairs import ROWS, store_side, sum_sides, vectors_
 from fieldwise.nn.norms import EPSILON
 
 WALKS = 4  # programs that share a pair's rows, where no gradient is summed over them
+PULL_ROWS, PULL_WIDE = 16, 256  # of a tile of `_pulls`
 
 
 @triton.jit
@@ -37,45 +41,24 @@ def _matrix(w, pair, first, rows_in: tl.constexpr, rows, columns: tl.constexpr, 
 
 
 @triton.jit
-def _store_matrix(
-    w, values, pair, first, rows_in: tl.constexpr, rows, columns: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr
-):
-    k, n = tl.arange(0, TALL), tl.arange(0, WIDE)
-    cells = (k < rows)[:, None] & (n < columns)[None, :]
-    at = pair * (rows_in * columns) + (first + k)[:, None] * columns + n[None, :]
-    tl.store(w + at, values.to(w.dtype.element_ty), cells)
+def _first_weights(w1, b1, pair, K: tl.constexpr, H: tl.constexpr, KW: tl.constexpr, HW: tl.constexpr):
+    """W1 (K, H) with b1 as one more row, zeros around: (KW, HW)."""
+    k, u = tl.arange(0, KW), tl.arange(0, HW)
+    bias = tl.load(b1 + pair * H + u, u < H, 0.0)[None, :]
+    return tl.where((k == K)[:, None], bias, _matrix(w1, pair, 0, K, K, H, KW, HW))
 
 
 @triton.jit
-def _store_sums(into, products, pair, COUNT: tl.constexpr, TALL: tl.constexpr, O: tl.constexpr, OW: tl.constexpr):
-    """into[pair] = the products with the column of ones, column O."""
-    n, o = tl.arange(0, TALL), tl.arange(0, OW)
-    sums = tl.sum(tl.where((o == O)[None, :], products, 0.0), 1)
-    tl.store(into + pair * COUNT + n, sums.to(into.dtype.element_ty), n < COUNT)
-
-
-@triton.jit
-def _first_weights(
-    w1, b1, pair, D: tl.constexpr, H: tl.constexpr, INPUTS: tl.constexpr, DW: tl.constexpr, HW: tl.constexpr
-):
-    """W1's parts for v_i, v_j and their product, and b1."""
-    u = tl.arange(0, HW)
-    one = _matrix(w1, pair, 0, INPUTS * D, D, H, DW, HW)
-    two = _matrix(w1, pair, D, INPUTS * D, D, H, DW, HW)
-    three = two
-    if INPUTS == 3:
-        three = _matrix(w1, pair, 2 * D, INPUTS * D, D, H, DW, HW)
-    return one, two, three, tl.load(b1 + pair * H + u, u < H, 0.0).to(tl.float32)[None, :]
-
-
-@triton.jit
-def _hidden(p, q, one, two, three, bias, INPUTS: tl.constexpr):
-    """h of a tile of rows: (ROWS, HW), zeros behind H."""
-    h = tl.dot(p, one, input_precision="ieee")
-    h = tl.dot(q, two, h, input_precision="ieee")
-    if INPUTS == 3:
-        h = tl.dot(p * q, three, h, input_precision="ieee")
-    return h + bias
+def _tile(v, rows, i, j, B, D: tl.constexpr, K: tl.constexpr, KW: tl.constexpr):
+    """x of a tile of rows, zeros behind: (ROWS, KW)."""
+    k = tl.arange(0, KW)
+    inside = (rows < B)[:, None]
+    place = tl.where(k < D, i * B * D + k, tl.where(k < 2 * D, j * B * D + k - D, i * B * D + k - 2 * D))
+    x = tl.load(v + rows[:, None] * D + place[None, :], inside & (k < K)[None, :], 0.0)
+    if K > 2 * D:
+        both = inside & ((k >= 2 * D) & (k < K))[None, :]
+        x *= tl.load(v + rows[:, None] * D + (j * B * D + k - 2 * D)[None, :], both, 1.0)
+    return tl.where(inside & (k == K)[None, :], 1.0, x).to(v.dtype.element_ty)
 
 
 @triton.jit
@@ -91,147 +74,143 @@ def _normal(h, sums, rows, B, COUNT: tl.constexpr, EPS: tl.constexpr):
 def _gain_and_shift(gain, shift, pair, H: tl.constexpr, OWN: tl.constexpr, HW: tl.constexpr):
     u = tl.arange(0, HW)
     at = (pair * H if OWN else 0) + u
-    return tl.load(gain + at, u < H, 0.0)[None, :], tl.load(shift + at, u < H, 0.0)[None, :]
-
-
-@triton.jit
-def _pull_of(dz, pair, rows, B, O: tl.constexpr, P: tl.constexpr, OW: tl.constexpr):
-    """dz[rows, pair], then a column of ones, then zeros: (ROWS, OW)."""
-    o = tl.arange(0, OW)
-    at = rows.to(tl.int64)[:, None] * (P * O) + pair * O + o[None, :]
-    pull = tl.load(dz + at, (rows < B)[:, None] & (o < O)[None, :], 0.0)
-    return tl.where((o == O)[None, :], 1.0, pull).to(dz.dtype.element_ty)
+    return tl.load(gain + at, u < H, 0.0), tl.load(shift + at, u < H, 0.0)
 
 
 @triton.jit
 def _statistics(
     v, w1, b1, first, second, parts, B,
-    F: tl.constexpr, D: tl.constexpr, H: tl.constexpr, INPUTS: tl.constexpr, ROWS: tl.constexpr, DW: tl.constexpr,
-    HW: tl.constexpr, WALKS: tl.constexpr,
+    D: tl.constexpr, K: tl.constexpr, H: tl.constexpr, ROWS: tl.constexpr, KW: tl.constexpr, HW: tl.constexpr,
+    WALKS: tl.constexpr,
 ):  # fmt: skip
     """parts[pair] (2, B) = sums of h and of h^2 over the pair's units."""
     pair = tl.program_id(0)
     i, j = tl.load(first + pair), tl.load(second + pair)
-    one, two, three, bias = _first_weights(w1, b1, pair, D, H, INPUTS, DW, HW)
+    w = _first_weights(w1, b1, pair, K, H, KW, HW)
     for start in range(tl.program_id(1) * ROWS, B, WALKS * ROWS):
         rows = start + tl.arange(0, ROWS)
-        p, q = vectors_of(v, rows, i, B, F, D, DW), vectors_of(v, rows, j, B, F, D, DW)
-        h = _hidden(p, q, one, two, three, bias, INPUTS)
+        h = tl.dot(_tile(v, rows, i, j, B, D, K, KW), w, input_precision="ieee")
         tl.store(parts + pair * 2 * B + rows, tl.sum(h, 1), rows < B)
         tl.store(parts + (pair * 2 + 1) * B + rows, tl.sum(h * h, 1), rows < B)
 
 
 @triton.jit
 def _outputs(
-    v, w1, b1, gain, shift, w2, b2, first, second, sums, z, B,
-    F: tl.constexpr, D: tl.constexpr, H: tl.constexpr, O: tl.constexpr, P: tl.constexpr, INPUTS: tl.constexpr,
-    OWN: tl.constexpr, EPS: tl.constexpr, ROWS: tl.constexpr, DW: tl.constexpr, HW: tl.constexpr, OW: tl.constexpr,
-    WALKS: tl.constexpr,
+    v, w1, b1, gain, shift, w2, b2, first, second, sums, z, opened, B,
+    D: tl.constexpr, K: tl.constexpr, H: tl.constexpr, O: tl.constexpr, P: tl.constexpr, OWN: tl.constexpr,
+    EPS: tl.constexpr, ROWS: tl.constexpr, KW: tl.constexpr, HW: tl.constexpr, OW: tl.constexpr, WALKS: tl.constexpr,
+    GRADIENTS: tl.constexpr,
 ):  # fmt: skip
-    """z[rows, pair]."""
-    pair, o = tl.program_id(0), tl.arange(0, OW)
+    """z[rows, pair], and for gradients opened[pair, rows] = e and f, by turns."""
+    pair, o, u = tl.program_id(0), tl.arange(0, OW), tl.arange(0, HW)
     i, j = tl.load(first + pair), tl.load(second + pair)
-    one, two, three, bias = _first_weights(w1, b1, pair, D, H, INPUTS, DW, HW)
+    w = _first_weights(w1, b1, pair, K, H, KW, HW)
     g, s = _gain_and_shift(gain, shift, pair, H, OWN, HW)
-    w = _matrix(w2, pair, 0, H, H, O, HW, OW)
-    bias2 = tl.load(b2 + pair * O + o, o < O, 0.0).to(tl.float32)[None, :]
+    second_weights = _matrix(w2, pair, 0, H, H, O, HW, OW)
+    bias = tl.load(b2 + pair * O + o, o < O, 0.0).to(tl.float32)[None, :]
+    cells = (u < H)[:, None] & (o < 2 * O)[None, :]
+    twice = tl.load(w2 + pair * (H * O) + u[:, None] * O + (o // 2)[None, :], cells, 0.0)
+    twice = (twice * tl.where((o % 2 == 0)[None, :], g[:, None], s[:, None])).to(second_weights.dtype)
     for start in range(tl.program_id(1) * ROWS, B, WALKS * ROWS):
         rows = start + tl.arange(0, ROWS)
-        p, q = vectors_of(v, rows, i, B, F, D, DW), vectors_of(v, rows, j, B, F, D, DW)
-        n, _ = _normal(_hidden(p, q, one, two, three, bias, INPUTS), sums, rows, B, P * H, EPS)
-        r = tl.maximum(g * n + s, 0.0).to(w.dtype)
-        found = tl.dot(r, w, input_precision="ieee") + bias2
+        h = tl.dot(_tile(v, rows, i, j, B, D, K, KW), w, input_precision="ieee")
+        n, _ = _normal(h, sums, rows, B, P * H, EPS)
+        a = g[None, :] * n + s[None, :]
+        found = tl.dot(tl.maximum(a, 0.0).to(w.dtype), second_weights, input_precision="ieee") + bias
         at = rows.to(tl.int64)[:, None] * (P * O) + pair * O + o[None, :]
         tl.store(z + at, found.to(z.dtype.element_ty), (rows < B)[:, None] & (o < O)[None, :])
+        if GRADIENTS:
+            both = tl.dot((a > 0).to(w.dtype), twice, input_precision="ieee")
+            at = (pair.to(tl.int64) * B + rows)[:, None] * (2 * O) + o[None, :]
+            tl.store(opened + at, both.to(z.dtype.element_ty), (rows < B)[:, None] & (o < 2 * O)[None, :])
 
 
 @triton.jit
 def _pulls(
-    v, w1, b1, gain, shift, w2, first, second, sums, dz, parts, dw2, dgain, dshift, B,
-    F: tl.constexpr, D: tl.constexpr, H: tl.constexpr, O: tl.constexpr, P: tl.constexpr, INPUTS: tl.constexpr,
-    OWN: tl.constexpr, EPS: tl.constexpr, ROWS: tl.constexpr, DW: tl.constexpr, HW: tl.constexpr, OW: tl.constexpr,
+    dz, z, opened, b2, parts, B, O: tl.constexpr, P: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr
 ):  # fmt: skip
-    """dr = dz W2^T; da = dr where r > 0; dn = gain da; parts[pair] (2, B) = sums of dn and of dn n over the units.
-
-    Gradients of W2 (r^T dz), gain (sum da n), shift (sum da).
-    """
-    pair = tl.program_id(0)
-    i, j = tl.load(first + pair), tl.load(second + pair)
-    one, two, three, bias = _first_weights(w1, b1, pair, D, H, INPUTS, DW, HW)
-    g, s = _gain_and_shift(gain, shift, pair, H, OWN, HW)
-    back = tl.trans(_matrix(w2, pair, 0, H, H, O, HW, OW))
-    for_w2, for_gain = tl.zeros((HW, OW), tl.float32), tl.zeros((HW, OW), tl.float32)
-    for_shift = tl.zeros((HW, OW), tl.float32)
-    for start in range(0, B, ROWS):
-        rows = start + tl.arange(0, ROWS)
-        p, q = vectors_of(v, rows, i, B, F, D, DW), vectors_of(v, rows, j, B, F, D, DW)
-        n, _ = _normal(_hidden(p, q, one, two, three, bias, INPUTS), sums, rows, B, P * H, EPS)
-        a = g * n + s
-        pull = _pull_of(dz, pair, rows, B, O, P, OW)
-        da = tl.where(a > 0, tl.dot(pull, back, input_precision="ieee"), 0.0)
-        tl.store(parts + pair * 2 * B + rows, tl.sum(da * g, 1), rows < B)
-        tl.store(parts + (pair * 2 + 1) * B + rows, tl.sum(da * g * n, 1), rows < B)
-        r = tl.maximum(a, 0.0).to(back.dtype)
-        for_w2 = tl.dot(tl.trans(r), pull, for_w2, input_precision="ieee")
-        for_gain = tl.dot(tl.trans((da * n).to(back.dtype)), pull, for_gain, input_precision="ieee")
-        for_shift = tl.dot(tl.trans(da.to(back.dtype)), pull, for_shift, input_precision="ieee")
-    _store_matrix(dw2, for_w2, pair, 0, H, H, O, HW, OW)
-    _store_sums(dgain, for_gain, pair, H, HW, O, OW)
-    _store_sums(dshift, for_shift, pair, H, HW, O, OW)
+    """parts[some pairs] (2, B) = their sums of dn and of dn n: of dz e and of dz (z - b2 - f)."""
+    rows, k = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.program_id(1) * WIDE + tl.arange(0, WIDE)
+    cells = (rows < B)[:, None] & (k < P * O)[None, :]
+    at = rows.to(tl.int64)[:, None] * (P * O) + k[None, :]
+    pull = tl.load(dz + at, cells, 0.0).to(tl.float32)
+    bias = tl.load(b2 + k, k < P * O, 0.0).to(tl.float32)[None, :]
+    there = opened + ((k // O).to(tl.int64)[None, :] * B + rows[:, None]) * (2 * O) + 2 * (k % O)[None, :]
+    e, f = tl.load(there, cells, 0.0).to(tl.float32), tl.load(there + 1, cells, 0.0).to(tl.float32)
+    into = parts + tl.program_id(1) * 2 * B + rows
+    tl.store(into, tl.sum(pull * e, 1), rows < B)
+    tl.store(into + B, tl.sum(pull * (tl.load(z + at, cells, 0.0).to(tl.float32) - bias - f), 1), rows < B)
 
 
 @triton.jit
-def _inputs(
-    v, w1, b1, gain, shift, w2, first, second, sums, pulls, dz, sides, dw1, db1, B,
-    F: tl.constexpr, D: tl.constexpr, H: tl.constexpr, O: tl.constexpr, P: tl.constexpr, INPUTS: tl.constexpr,
-    OWN: tl.constexpr, EPS: tl.constexpr, ROWS: tl.constexpr, DW: tl.constexpr, HW: tl.constexpr, OW: tl.constexpr,
+def _gradients(
+    v, w1, b1, gain, shift, w2, first, second, sums, pulls, dz, sides, dw1, db1, dgain, dshift, dw2, db2, B,
+    D: tl.constexpr, K: tl.constexpr, H: tl.constexpr, O: tl.constexpr, P: tl.constexpr, OWN: tl.constexpr,
+    EPS: tl.constexpr, ROWS: tl.constexpr, DW: tl.constexpr, KW: tl.constexpr, HW: tl.constexpr, OW: tl.constexpr,
 ):  # fmt: skip
-    """dh = (dn - mean(dn) - n mean(dn n)) / std, means over the row; dx = dh W1^T; dW1 = x^T dh; db1 = sum dh."""
-    pair, u = tl.program_id(0), tl.arange(0, HW)
+    """dh = (dn - mean(dn) - n mean(dn n)) / std, means over the row; dx = dh W1^T; dW1 = x^T dh, db1 its last row.
+
+    With N = (o n)^T dz and Z = o^T dz, sums over rows: dW2 = gain N + shift Z, and dgain and dshift are the sums over
+    outputs of W2 N and of W2 Z.
+    """
+    pair, u, o = tl.program_id(0), tl.arange(0, HW), tl.arange(0, OW)
     i, j = tl.load(first + pair), tl.load(second + pair)
-    one, two, three, bias = _first_weights(w1, b1, pair, D, H, INPUTS, DW, HW)
+    w = _first_weights(w1, b1, pair, K, H, KW, HW)
+    one, two = _matrix(w1, pair, 0, K, D, H, DW, HW), _matrix(w1, pair, D, K, D, H, DW, HW)
+    three = two
+    if K > 2 * D:
+        three = _matrix(w1, pair, 2 * D, K, D, H, DW, HW)
     g, s = _gain_and_shift(gain, shift, pair, H, OWN, HW)
     back = tl.trans(_matrix(w2, pair, 0, H, H, O, HW, OW))
-    # Transposed, (H, D): a product with 64 rows is a warp group's own, one with 32 is not.
-    for_one, for_two = tl.zeros((HW, DW), tl.float32), tl.zeros((HW, DW), tl.float32)
-    for_three, for_b1 = tl.zeros((HW, DW), tl.float32), tl.zeros((HW, OW), tl.float32)
+    # Transposed, (H, K): a product with 64 rows is a warp group's own, one with 32 is not.
+    for_w1, for_b2 = tl.zeros((HW, KW), tl.float32), tl.zeros((ROWS, OW), tl.float32)
+    by_n, by_o = tl.zeros((HW, OW), tl.float32), tl.zeros((HW, OW), tl.float32)
     for start in range(0, B, ROWS):
         rows = start + tl.arange(0, ROWS)
-        p, q = vectors_of(v, rows, i, B, F, D, DW), vectors_of(v, rows, j, B, F, D, DW)
-        n, inverse = _normal(_hidden(p, q, one, two, three, bias, INPUTS), sums, rows, B, P * H, EPS)
-        pull = _pull_of(dz, pair, rows, B, O, P, OW)
-        dn = tl.where(g * n + s > 0, tl.dot(pull, back, input_precision="ieee"), 0.0) * g
+        x = _tile(v, rows, i, j, B, D, K, KW)
+        n, inverse = _normal(tl.dot(x, w, input_precision="ieee"), sums, rows, B, P * H, EPS)
+        opened = g[None, :] * n + s[None, :] > 0
+        at = rows.to(tl.int64)[:, None] * (P * O) + pair * O + o[None, :]
+        pull = tl.load(dz + at, (rows < B)[:, None] & (o < O)[None, :], 0.0)
+        for_b2 += pull.to(tl.float32)
+        by_n = tl.dot(tl.trans(tl.where(opened, n, 0.0).to(w.dtype)), pull, by_n, input_precision="ieee")
+        by_o = tl.dot(tl.trans(opened.to(w.dtype)), pull, by_o, input_precision="ieee")
+        dn = tl.where(opened, tl.dot(pull, back, input_precision="ieee"), 0.0) * g[None, :]
         mean1 = tl.load(pulls + rows, rows < B, 0.0) / (P * H)
         mean2 = tl.load(pulls + B + rows, rows < B, 0.0) / (P * H)
-        dh = (dn - mean1[:, None] - n * mean2[:, None]) * inverse[:, None]
-        turned = tl.where((rows < B)[:, None] & (u < H)[None, :], dh, 0.0).to(v.dtype.element_ty)
-        for_b1 = tl.dot(tl.trans(turned), pull, for_b1, input_precision="ieee")
-        for_one = tl.dot(tl.trans(turned), p, for_one, input_precision="ieee")
-        for_two = tl.dot(tl.trans(turned), q, for_two, input_precision="ieee")
-        dp = tl.dot(turned, tl.trans(one), input_precision="ieee")
-        dq = tl.dot(turned, tl.trans(two), input_precision="ieee")
-        if INPUTS == 3:
-            for_three = tl.dot(tl.trans(turned), p * q, for_three, input_precision="ieee")
-            both = tl.dot(turned, tl.trans(three), input_precision="ieee")
-            dp += both * q.to(tl.float32)
-            dq += both * p.to(tl.float32)
+        dh = ((dn - mean1[:, None] - n * mean2[:, None]) * inverse[:, None]).to(w.dtype)
+        for_w1 = tl.dot(tl.trans(dh), x, for_w1, input_precision="ieee")
+        dp = tl.dot(dh, tl.trans(one), input_precision="ieee")
+        dq = tl.dot(dh, tl.trans(two), input_precision="ieee")
+        if K > 2 * D:
+            both = tl.dot(dh, tl.trans(three), input_precision="ieee")
+            dp += both * vectors_of(v, rows, j, B, D, DW).to(tl.float32)
+            dq += both * vectors_of(v, rows, i, B, D, DW).to(tl.float32)
         store_side(sides, dp, pair, 0, rows, B, D, DW)
         store_side(sides, dq, pair, 1, rows, B, D, DW)
-    _store_matrix(dw1, tl.trans(for_one), pair, 0, INPUTS * D, D, H, DW, HW)
-    _store_matrix(dw1, tl.trans(for_two), pair, D, INPUTS * D, D, H, DW, HW)
-    if INPUTS == 3:
-        _store_matrix(dw1, tl.trans(for_three), pair, 2 * D, INPUTS * D, D, H, DW, HW)
-    _store_sums(db1, for_b1, pair, H, HW, O, OW)
+    k, units, outputs = tl.arange(0, KW)[None, :], (u < H)[:, None], (o < O)[None, :]
+    tl.store(dw1 + pair * (K * H) + k * H + u[:, None], for_w1.to(dw1.dtype.element_ty), units & (k < K))
+    tl.store(db1 + pair * H + 0 * k + u[:, None], for_w1.to(db1.dtype.element_ty), units & (k == K))
+    for_w2 = g[:, None] * by_n + s[:, None] * by_o
+    tl.store(dw2 + pair * (H * O) + u[:, None] * O + o[None, :], for_w2.to(dw2.dtype.element_ty), units & outputs)
+    tl.store(db2 + pair * O + o, tl.sum(for_b2, 0).to(db2.dtype.element_ty), o < O)
+    weights = tl.trans(back).to(tl.float32)
+    tl.store(dgain + pair * H + u, tl.sum(by_n * weights, 1), u < H)
+    tl.store(dshift + pair * H + u, tl.sum(by_o * weights, 1), u < H)
 
 
 def _sizes(v: Tensor, w1: Tensor, w2: Tensor, gain: Tensor) -> dict[str, Any]:
-    """The sizes that the kernels are made for."""
-    (_, fields, dim), (pairs, inputs, hidden) = v.shape, w1.shape
-    sizes = {"F": fields, "D": dim, "H": hidden, "O": w2.shape[2], "P": pairs, "INPUTS": inputs // dim}
+    """The sizes that the kernels are made for; v is (F, B, D)."""
+    dim, (pairs, inputs, hidden), outputs = v.shape[2], w1.shape, w2.shape[2]
+    sizes = {"D": dim, "K": inputs, "H": hidden, "O": outputs, "P": pairs}
     # A tile of 16 outputs made Triton 3.6 address shared memory out of range on an H200.
-    wide = {"DW": (16, dim), "HW": (16, hidden), "OW": (32, w2.shape[2] + 1)}
+    wide = {"DW": (16, dim), "KW": (16, inputs + 1), "HW": (16, hidden), "OW": (32, 2 * outputs)}
     sizes |= {name: max(least, triton.next_power_of_2(size)) for name, (least, size) in wide.items()}
     return sizes | {"OWN": gain.shape[0] > 1, "EPS": EPSILON, "ROWS": ROWS}
+
+
+def _only(sizes: dict[str, Any], *left_out: str) -> dict[str, Any]:
+    return {name: size for name, size in sizes.items() if name not in left_out}
 
 
 def _over_pairs(parts: Tensor) -> Tensor:
@@ -241,44 +220,47 @@ def _over_pairs(parts: Tensor) -> Tensor:
 
 @torch.library.custom_op("fieldwise::micro", mutates_args=())
 def micro(
-    v: Tensor,
-    w1: Tensor,
-    b1: Tensor,
-    gain: Tensor,
-    shift: Tensor,
-    w2: Tensor,
-    b2: Tensor,
-    first: Tensor,
-    second: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """z (B, P, O) and the norm's sums (2, B): v (B, F, D), weights (P, in, out), all contiguous and of one dtype but
-    gain and shift (1 or P, 1, H), which are float32."""
-    sizes, rows, pairs = _sizes(v, w1, w2, gain), len(v), len(w1)
+    v: Tensor, w1: Tensor, b1: Tensor, gain: Tensor, shift: Tensor, w2: Tensor, b2: Tensor, first: Tensor,
+    second: Tensor, gradients: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """z (B, P, O), the norm's sums (2, B), and for gradients e and f (P, B, O, 2).
+
+    v (F, B, D), weights (P, in, out), all contiguous and of one dtype but gain and shift (1 or P, 1, H): float32.
+    """
+    sizes, rows, pairs = _sizes(v, w1, w2, gain), v.shape[1], len(w1)
     grid = (pairs, WALKS)
-    z = torch.empty(rows, pairs, w2.shape[2], dtype=v.dtype, device=v.device)
+    z = v.new_empty(rows, pairs, w2.shape[2])
+    opened = v.new_empty(_opened(rows, w2, gradients))
     parts = torch.empty(pairs, 2, rows, device=v.device)
-    own = {name: sizes[name] for name in ("F", "D", "H", "INPUTS", "ROWS", "DW", "HW")}
-    _statistics[grid](v, w1, b1, first, second, parts, rows, WALKS=WALKS, num_stages=1, **own)
+    own = _only(sizes, "O", "P", "OWN", "EPS", "DW", "OW")
+    _statistics[grid](v, w1, b1, first, second, parts, rows, WALKS=WALKS, **own)
     sums = _over_pairs(parts)
-    _outputs[grid](v, w1, b1, gain, shift, w2, b2, first, second, sums, z, rows, WALKS=WALKS, **sizes)
-    return z, sums
+    given = v, w1, b1, gain, shift, w2, b2, first, second, sums
+    _outputs[grid](*given, z, opened, rows, WALKS=WALKS, GRADIENTS=gradients, **_only(sizes, "DW"))
+    return z, sums, opened
+
+
+def _opened(rows: int, w2: Tensor, gradients: bool) -> tuple[int, ...]:
+    return (len(w2), rows, w2.shape[2], 2) if gradients else (0,)
 
 
 @torch.library.custom_op("fieldwise::micro_backward", mutates_args=())
 def micro_backward(
-    dz: Tensor, v: Tensor, w1: Tensor, b1: Tensor, gain: Tensor, shift: Tensor, w2: Tensor, first: Tensor,
-    second: Tensor, sums: Tensor,
+    dz: Tensor, v: Tensor, w1: Tensor, b1: Tensor, gain: Tensor, shift: Tensor, w2: Tensor, b2: Tensor, first: Tensor,
+    second: Tensor, z: Tensor, sums: Tensor, opened: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of v, w1, b1, gain, shift, w2, b2."""
-    sizes, rows, pairs = _sizes(v, w1, w2, gain), len(v), len(w1)
-    given = v, w1, b1, gain, shift, w2, first, second, sums
-    parts = torch.empty(pairs, 2, rows, device=v.device)
-    dw1, db1, dw2 = torch.empty_like(w1), torch.empty_like(b1), torch.empty_like(w2)
-    db2 = torch.mv(dz.flatten(1).T, dz.new_ones(rows)).view(pairs, 1, w2.shape[2])
+    sizes, rows, pairs = _sizes(v, w1, w2, gain), v.shape[1], len(w1)
+    chunks = triton.cdiv(pairs * w2.shape[2], PULL_WIDE)
+    parts = torch.empty(chunks, 2, rows, device=v.device)
+    grid = (triton.cdiv(rows, PULL_ROWS), chunks)
+    tile = {"O": sizes["O"], "P": pairs, "ROWS": PULL_ROWS, "WIDE": PULL_WIDE}
+    _pulls[grid](dz, z, opened, b2, parts, rows, **tile)
+    dw1, db1, dw2, db2 = (torch.empty_like(each) for each in (w1, b1, w2, b2))
     dgain, dshift = (torch.empty(pairs, 1, w1.shape[2], device=v.device) for _ in range(2))
-    _pulls[(pairs,)](*given, dz, parts, dw2, dgain, dshift, rows, **sizes)
-    sides = torch.empty(pairs, 2, rows, v.shape[2], dtype=v.dtype, device=v.device)
-    _inputs[(pairs,)](*given, _over_pairs(parts), dz, sides, dw1, db1, rows, **sizes)
+    sides = v.new_empty(pairs, 2, rows, v.shape[2])
+    given = v, w1, b1, gain, shift, w2, first, second, sums, _over_pairs(parts), dz
+    _gradients[(pairs,)](*given, sides, dw1, db1, dgain, dshift, dw2, db2, rows, **sizes)
     if not sizes["OWN"]:
         dgain, dshift = dgain.sum(0, keepdim=True), dshift.sum(0, keepdim=True)
     return sum_sides(sides, v), dw1, db1, dgain, dshift, dw2, db2
@@ -286,39 +268,32 @@ def micro_backward(
 
 @micro.register_fake
 def _(
-    v: Tensor,
-    w1: Tensor,
-    b1: Tensor,
-    gain: Tensor,
-    shift: Tensor,
-    w2: Tensor,
-    b2: Tensor,
-    first: Tensor,
-    second: Tensor,
-) -> tuple[Tensor, Tensor]:
-    return v.new_empty(len(v), len(w1), w2.shape[2]), gain.new_empty(2, len(v))
+    v: Tensor, w1: Tensor, b1: Tensor, gain: Tensor, shift: Tensor, w2: Tensor, b2: Tensor, first: Tensor,
+    second: Tensor, gradients: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    rows = v.shape[1]
+    z, opened = v.new_empty(rows, len(w1), w2.shape[2]), v.new_empty(_opened(rows, w2, gradients))
+    return z, gain.new_empty(2, rows), opened
 
 
 @micro_backward.register_fake
 def _(
-    dz: Tensor, v: Tensor, w1: Tensor, b1: Tensor, gain: Tensor, shift: Tensor, w2: Tensor, first: Tensor,
-    second: Tensor, sums: Tensor,
+    dz: Tensor, v: Tensor, w1: Tensor, b1: Tensor, gain: Tensor, shift: Tensor, w2: Tensor, b2: Tensor, first: Tensor,
+    second: Tensor, z: Tensor, sums: Tensor, opened: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    b2 = w2.new_empty(len(w2), 1, w2.shape[2])
     found = [torch.empty_like(each) for each in (v, w1, b1, gain, shift, w2, b2)]
     return found[0], found[1], found[2], found[3], found[4], found[5], found[6]
 
 
-def _remember(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
-    v, w1, b1, gain, shift, w2, _, first, second = inputs
-    ctx.set_materialize_grads(False)  # the sums are for us alone
-    ctx.save_for_backward(v, w1, b1, gain, shift, w2, first, second, output[1])
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    ctx.set_materialize_grads(False)  # all but z is for us alone
+    ctx.save_for_backward(*inputs[:9], *output)
 
 
 def _backward(ctx: Any, dz: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
     if dz is None:
-        return (None,) * 9
-    return (*micro_backward(dz.contiguous(), *ctx.saved_tensors), None, None)
+        return (None,) * 10
+    return (*micro_backward(dz.contiguous(), *ctx.saved_tensors), None, None, None)
 
 
 micro.register_autograd(_backward, setup_context=_remember)

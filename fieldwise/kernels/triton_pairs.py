@@ -1,4 +1,7 @@
-"""What kernels over pairs of fields share (Triton): a tile of a field's vectors, the way back from pairs to fields."""
+"""What kernels over pairs of fields share (Triton): a tile of a field's vectors, the way back from pairs to fields.
+
+Vectors come field by field, (F, B, D): a tile of a field's rows then lies in one piece.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,15 @@ import triton.language as tl
 from torch import Tensor
 
 ROWS = 64  # of a tile
+TILE = 1024  # numbers of a program that sums
 
 
 @triton.jit
-def vectors_of(v, rows, field, B, F: tl.constexpr, D: tl.constexpr, WIDE: tl.constexpr):
-    """v[rows, field], zeros behind D: (ROWS, WIDE)."""
+def vectors_of(v, rows, field, B, D: tl.constexpr, WIDE: tl.constexpr):
+    """v[field, rows], zeros behind D: (ROWS, WIDE)."""
     d = tl.arange(0, WIDE)
     cells = (rows < B)[:, None] & (d < D)[None, :]
-    return tl.load(v + rows[:, None] * (F * D) + field * D + d[None, :], cells, 0.0)
+    return tl.load(v + field * B * D + rows[:, None] * D + d[None, :], cells, 0.0)
 
 
 @triton.jit
@@ -30,27 +34,22 @@ def store_side(sides, values, pair, side: tl.constexpr, rows, B, D: tl.constexpr
 
 
 @triton.jit
-def _sum_sides(
-    sides, places, grad, B, F: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr
-):  # fmt: skip
-    """grad[b, f] = sum of f's side of all pairs that f is in; `places` (F, F-1) says where these are."""
-    rows, f = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.program_id(1)
-    d = tl.arange(0, WIDE)
-    cells = (rows < B)[:, None] & (d < D)[None, :]
-    total = tl.zeros((ROWS, WIDE), tl.float32)
-    for other in range(F - 1):
+def _sum_sides(sides, places, grad, SIZE, F: tl.constexpr, TILE: tl.constexpr):
+    """grad[f] = sum of f's side of all pairs that f is in; `places` (F, F-1) says where these are; SIZE is B D."""
+    k, f = tl.program_id(0) * TILE + tl.arange(0, TILE), tl.program_id(1)
+    total = tl.zeros((TILE,), tl.float32)
+    for other in tl.range(F - 1, loop_unroll_factor=8):  # eight loads under way at a time
         place = tl.load(places + f * (F - 1) + other).to(tl.int64)
-        total += tl.load(sides + place * B * D + rows[:, None] * D + d[None, :], cells, 0.0).to(tl.float32)
-    tl.store(grad + rows[:, None] * (F * D) + f * D + d[None, :], total.to(grad.dtype.element_ty), cells)
+        total += tl.load(sides + place * SIZE + k, k < SIZE, 0.0).to(tl.float32)
+    tl.store(grad + f.to(tl.int64) * SIZE + k, total.to(grad.dtype.element_ty), k < SIZE)
 
 
 def sum_sides(sides: Tensor, like: Tensor) -> Tensor:
-    """Gradients of both vectors of each pair (P, 2, B, D) -> of the fields' vectors (B, F, D), as `like`."""
-    rows, fields, dim = like.shape
+    """Gradients of both vectors of each pair (P, 2, B, D) -> of the fields' vectors (F, B, D), as `like`."""
+    fields, rows, dim = like.shape
     grad = torch.empty_like(like)
-    wide = max(16, triton.next_power_of_2(dim))
-    grid = (triton.cdiv(rows, ROWS), fields)
-    _sum_sides[grid](sides, _places(fields, like.device), grad, rows, F=fields, D=dim, ROWS=ROWS, WIDE=wide)
+    grid = (triton.cdiv(rows * dim, TILE), fields)
+    _sum_sides[grid](sides, _places(fields, like.device), grad, rows * dim, F=fields, TILE=TILE)
     return grad
 
 

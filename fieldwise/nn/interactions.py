@@ -196,7 +196,7 @@ class KernelProduct(Pairwise):
         if self.kind == "mat" and gpu.fuses(v) and isinstance(self.kernel, Plain):
             from fieldwise.kernels.triton_kernels import kernel_products
 
-            products: Tensor = kernel_products(*map(gpu.computed, (v, self.kernel())), self.first, self.second)
+            products: Tensor = kernel_products(by_field(v), gpu.computed(self.kernel()), self.first, self.second)
             return products.T
         kernel = self.kernel()
         if self.kind == "mat" and pays(v):
@@ -209,6 +209,11 @@ class KernelProduct(Pairwise):
         p, q = self.sides(v)
         projected = torch.bmm(p, kernel) if self.kind == "mat" else p * kernel
         return (projected * q).sum(dim=2).T
+
+
+def by_field(v: Tensor) -> Tensor:
+    """v (B, F, D) -> (F, B, D), as the GPU's kernels over pairs take it."""
+    return gpu.computed(v).transpose(0, 1).contiguous()
 
 
 class Plain(nn.Module):
@@ -327,9 +332,10 @@ class MicroNetwork(Pairwise):
         from fieldwise.kernels.triton_micro import micro
 
         norm = self.norms[0]
-        inputs = gpu.computed(v), gpu.computed(self.weights[0]()), gpu.computed(self.biases[0])
+        inputs = by_field(v), gpu.computed(self.weights[0]()), gpu.computed(self.biases[0])
         outputs = gpu.computed(self.weights[1]()), gpu.computed(self.biases[1])
-        x: Tensor = micro(*inputs, norm.gain, norm.shift, *outputs, self.first, self.second)[0]
+        given = *inputs, norm.gain, norm.shift, *outputs, self.first, self.second
+        x: Tensor = micro(*given, torch.is_grad_enabled())[0]
         return x.transpose(0, 1)
 
 

@@ -9,7 +9,19 @@ from pathlib import Path
 
 import pytest
 
-CODE = "import importlib, json, sys; m, f, a = sys.argv[1:]; getattr(importlib.import_module(m), f)(*json.loads(a))"
+CODE = """
+import importlib, json, sys
+from triton.runtime import interpreter
+
+def patched(tensor, scope, before=interpreter._patch_lang_tensor):
+    before(tensor, scope)
+    # Triton 3.6 takes int() of an array of one number, which numpy refuses from 2.4 on.
+    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+interpreter._patch_lang_tensor = patched
+module, function, arguments = sys.argv[1:]
+getattr(importlib.import_module(module), function)(*json.loads(arguments))
+"""
 
 
 def in_interpreter(module, function, *arguments):
