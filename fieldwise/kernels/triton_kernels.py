@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fieldwise.kernels.triton_pairs import ROWS, store_side, sum_sides, vectors_of
+from fieldwise.kernels.triton_pairs import ROWS, fields_of, store_side, sum_sides, vectors_of
 
 WALKS = 4  # programs that share a pair's rows
 
@@ -34,7 +34,7 @@ def _products(
 ):  # fmt: skip
     """y[pair]; a program walks over some of the rows with the pair's kernel at hand."""
     pair = tl.program_id(0)
-    i, j, k = tl.load(first + pair), tl.load(second + pair), _kernel_of(kernel, pair, D, WIDE)
+    (i, j), k = fields_of(first, second, pair), _kernel_of(kernel, pair, D, WIDE)
     for start in range(tl.program_id(1) * ROWS, B, WALKS * ROWS):
         rows = start + tl.arange(0, ROWS)
         p, q = vectors_of(v, rows, i, B, D, WIDE), vectors_of(v, rows, j, B, D, WIDE)
@@ -49,7 +49,7 @@ def _gradients(
 ):  # fmt: skip
     """Both sides' gradients of the pair, and its kernel's."""
     pair = tl.program_id(0)
-    i, j, d = tl.load(first + pair), tl.load(second + pair), tl.arange(0, WIDE)
+    (i, j), d = fields_of(first, second, pair), tl.arange(0, WIDE)
     k = _kernel_of(kernel, pair, D, WIDE)
     total = tl.zeros((WIDE, WIDE), tl.float32)
     for start in range(0, B, ROWS):

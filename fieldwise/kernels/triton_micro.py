@@ -25,7 +25,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fieldwise.kernels.triton_pairs import ROWS, store_side, sum_sides, vectors_of
+from fieldwise.kernels.triton_pairs import ROWS, fields_of, store_side, sum_sides, vectors_of
 from fieldwise.nn.norms import EPSILON
 
 WALKS = 4  # programs that share a pair's rows, where no gradient is summed over them
@@ -53,11 +53,12 @@ def _tile(v, rows, i, j, B, D: tl.constexpr, K: tl.constexpr, KW: tl.constexpr):
     """x of a tile of rows, zeros behind: (ROWS, KW)."""
     k = tl.arange(0, KW)
     inside = (rows < B)[:, None]
-    place = tl.where(k < D, i * B * D + k, tl.where(k < 2 * D, j * B * D + k - D, i * B * D + k - 2 * D))
+    one, two = i * B * D, j * B * D
+    place = k + tl.where(k < D, one, tl.where(k < 2 * D, two - D, one - 2 * D))
     x = tl.load(v + rows[:, None] * D + place[None, :], inside & (k < K)[None, :], 0.0)
     if K > 2 * D:
         both = inside & ((k >= 2 * D) & (k < K))[None, :]
-        x *= tl.load(v + rows[:, None] * D + (j * B * D + k - 2 * D)[None, :], both, 1.0)
+        x *= tl.load(v + two - 2 * D + rows[:, None] * D + k[None, :], both, 1.0)
     return tl.where(inside & (k == K)[None, :], 1.0, x).to(v.dtype.element_ty)
 
 
@@ -85,7 +86,7 @@ def _statistics(
 ):  # fmt: skip
     """parts[pair] (2, B) = sums of h and of h^2 over the pair's units."""
     pair = tl.program_id(0)
-    i, j = tl.load(first + pair), tl.load(second + pair)
+    i, j = fields_of(first, second, pair)
     w = _first_weights(w1, b1, pair, K, H, KW, HW)
     for start in range(tl.program_id(1) * ROWS, B, WALKS * ROWS):
         rows = start + tl.arange(0, ROWS)
@@ -98,19 +99,19 @@ def _statistics(
 def _outputs(
     v, w1, b1, gain, shift, w2, b2, first, second, sums, z, opened, B,
     D: tl.constexpr, K: tl.constexpr, H: tl.constexpr, O: tl.constexpr, P: tl.constexpr, OWN: tl.constexpr,
-    EPS: tl.constexpr, ROWS: tl.constexpr, KW: tl.constexpr, HW: tl.constexpr, OW: tl.constexpr, WALKS: tl.constexpr,
-    GRADIENTS: tl.constexpr,
+    EPS: tl.constexpr, ROWS: tl.constexpr, KW: tl.constexpr, HW: tl.constexpr, OW: tl.constexpr, OP: tl.constexpr,
+    WALKS: tl.constexpr, GRADIENTS: tl.constexpr,
 ):  # fmt: skip
-    """z[rows, pair], and for gradients opened[pair, rows] = e and f, by turns."""
+    """z[rows, pair], and for gradients opened[pair, rows] = e, then f, each in OP numbers."""
     pair, o, u = tl.program_id(0), tl.arange(0, OW), tl.arange(0, HW)
-    i, j = tl.load(first + pair), tl.load(second + pair)
+    i, j = fields_of(first, second, pair)
     w = _first_weights(w1, b1, pair, K, H, KW, HW)
     g, s = _gain_and_shift(gain, shift, pair, H, OWN, HW)
     second_weights = _matrix(w2, pair, 0, H, H, O, HW, OW)
     bias = tl.load(b2 + pair * O + o, o < O, 0.0).to(tl.float32)[None, :]
-    cells = (u < H)[:, None] & (o < 2 * O)[None, :]
-    twice = tl.load(w2 + pair * (H * O) + u[:, None] * O + (o // 2)[None, :], cells, 0.0)
-    twice = (twice * tl.where((o % 2 == 0)[None, :], g[:, None], s[:, None])).to(second_weights.dtype)
+    cells = (u < H)[:, None] & ((o % OP < O) & (o < 2 * OP))[None, :]
+    twice = tl.load(w2 + pair * (H * O) + u[:, None] * O + (o % OP)[None, :], cells, 0.0)
+    twice = (twice * tl.where((o < OP)[None, :], g[:, None], s[:, None])).to(second_weights.dtype)
     for start in range(tl.program_id(1) * ROWS, B, WALKS * ROWS):
         rows = start + tl.arange(0, ROWS)
         h = tl.dot(_tile(v, rows, i, j, B, D, K, KW), w, input_precision="ieee")
@@ -121,40 +122,50 @@ def _outputs(
         tl.store(z + at, found.to(z.dtype.element_ty), (rows < B)[:, None] & (o < O)[None, :])
         if GRADIENTS:
             both = tl.dot((a > 0).to(w.dtype), twice, input_precision="ieee")
-            at = (pair.to(tl.int64) * B + rows)[:, None] * (2 * O) + o[None, :]
-            tl.store(opened + at, both.to(z.dtype.element_ty), (rows < B)[:, None] & (o < 2 * O)[None, :])
+            into = opened + pair.to(tl.int64) * B * (2 * OP) + rows[:, None] * (2 * OP) + o[None, :]
+            tl.store(into, both.to(z.dtype.element_ty), (rows < B)[:, None] & (o < 2 * OP)[None, :])
 
 
 @triton.jit
 def _pulls(
-    dz, z, opened, b2, parts, B, O: tl.constexpr, P: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr
+    dz, z, opened, b2, parts, padded, B,
+    O: tl.constexpr, P: tl.constexpr, OP: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """parts[some pairs] (2, B) = their sums of dn and of dn n: of dz e and of dz (z - b2 - f)."""
+    """parts[some pairs] (2, B) = their sums of dn and of dn n: of dz e and of dz (z - b2 - f).
+
+    padded[pair, rows] = dz in OP numbers, zeros behind O, for `_gradients` to load as one.
+    """
     rows, k = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.program_id(1) * WIDE + tl.arange(0, WIDE)
-    cells = (rows < B)[:, None] & (k < P * O)[None, :]
-    at = rows.to(tl.int64)[:, None] * (P * O) + k[None, :]
-    pull = tl.load(dz + at, cells, 0.0).to(tl.float32)
-    bias = tl.load(b2 + k, k < P * O, 0.0).to(tl.float32)[None, :]
-    there = opened + ((k // O).to(tl.int64)[None, :] * B + rows[:, None]) * (2 * O) + 2 * (k % O)[None, :]
-    e, f = tl.load(there, cells, 0.0).to(tl.float32), tl.load(there + 1, cells, 0.0).to(tl.float32)
+    pair, o = k // OP, k % OP
+    column, there = pair * O + o, (rows < B)[:, None] & (pair < P)[None, :]
+    cells = there & (o < O)[None, :]
+    at = rows.to(tl.int64)[:, None] * (P * O) + column[None, :]
+    pull = tl.load(dz + at, cells, 0.0)
+    row = pair.to(tl.int64)[None, :] * B + rows[:, None]
+    tl.store(padded + row * OP + o[None, :], pull, there)
+    e = tl.load(opened + row * (2 * OP) + o[None, :], there, 0.0).to(tl.float32)
+    f = tl.load(opened + row * (2 * OP) + OP + o[None, :], there, 0.0).to(tl.float32)
+    bias = tl.load(b2 + column, (pair < P) & (o < O), 0.0).to(tl.float32)[None, :]
+    inner = tl.load(z + at, cells, 0.0).to(tl.float32) - bias - f
     into = parts + tl.program_id(1) * 2 * B + rows
-    tl.store(into, tl.sum(pull * e, 1), rows < B)
-    tl.store(into + B, tl.sum(pull * (tl.load(z + at, cells, 0.0).to(tl.float32) - bias - f), 1), rows < B)
+    tl.store(into, tl.sum(pull.to(tl.float32) * e, 1), rows < B)
+    tl.store(into + B, tl.sum(pull.to(tl.float32) * inner, 1), rows < B)
 
 
 @triton.jit
 def _gradients(
-    v, w1, b1, gain, shift, w2, first, second, sums, pulls, dz, sides, dw1, db1, dgain, dshift, dw2, db2, B,
+    v, w1, b1, gain, shift, w2, first, second, sums, pulls, dz, sides, dw1, db1, dgain, dshift, dw2, B,
     D: tl.constexpr, K: tl.constexpr, H: tl.constexpr, O: tl.constexpr, P: tl.constexpr, OWN: tl.constexpr,
     EPS: tl.constexpr, ROWS: tl.constexpr, DW: tl.constexpr, KW: tl.constexpr, HW: tl.constexpr, OW: tl.constexpr,
+    OP: tl.constexpr,
 ):  # fmt: skip
     """dh = (dn - mean(dn) - n mean(dn n)) / std, means over the row; dx = dh W1^T; dW1 = x^T dh, db1 its last row.
 
     With N = (o n)^T dz and Z = o^T dz, sums over rows: dW2 = gain N + shift Z, and dgain and dshift are the sums over
-    outputs of W2 N and of W2 Z.
+    outputs of W2 N and of W2 Z. dz is what `_pulls` left, (P, B, OP).
     """
     pair, u, o = tl.program_id(0), tl.arange(0, HW), tl.arange(0, OW)
-    i, j = tl.load(first + pair), tl.load(second + pair)
+    i, j = fields_of(first, second, pair)
     w = _first_weights(w1, b1, pair, K, H, KW, HW)
     one, two = _matrix(w1, pair, 0, K, D, H, DW, HW), _matrix(w1, pair, D, K, D, H, DW, HW)
     three = two
@@ -163,16 +174,15 @@ def _gradients(
     g, s = _gain_and_shift(gain, shift, pair, H, OWN, HW)
     back = tl.trans(_matrix(w2, pair, 0, H, H, O, HW, OW))
     # Transposed, (H, K): a product with 64 rows is a warp group's own, one with 32 is not.
-    for_w1, for_b2 = tl.zeros((HW, KW), tl.float32), tl.zeros((ROWS, OW), tl.float32)
+    for_w1 = tl.zeros((HW, KW), tl.float32)
     by_n, by_o = tl.zeros((HW, OW), tl.float32), tl.zeros((HW, OW), tl.float32)
     for start in range(0, B, ROWS):
         rows = start + tl.arange(0, ROWS)
         x = _tile(v, rows, i, j, B, D, K, KW)
         n, inverse = _normal(tl.dot(x, w, input_precision="ieee"), sums, rows, B, P * H, EPS)
         opened = g[None, :] * n + s[None, :] > 0
-        at = rows.to(tl.int64)[:, None] * (P * O) + pair * O + o[None, :]
-        pull = tl.load(dz + at, (rows < B)[:, None] & (o < O)[None, :], 0.0)
-        for_b2 += pull.to(tl.float32)
+        at = dz + pair.to(tl.int64) * B * OP + rows[:, None] * OP + o[None, :]
+        pull = tl.load(at, (rows < B)[:, None] & (o < OP)[None, :], 0.0)
         by_n = tl.dot(tl.trans(tl.where(opened, n, 0.0).to(w.dtype)), pull, by_n, input_precision="ieee")
         by_o = tl.dot(tl.trans(opened.to(w.dtype)), pull, by_o, input_precision="ieee")
         dn = tl.where(opened, tl.dot(pull, back, input_precision="ieee"), 0.0) * g[None, :]
@@ -193,7 +203,6 @@ def _gradients(
     tl.store(db1 + pair * H + 0 * k + u[:, None], for_w1.to(db1.dtype.element_ty), units & (k == K))
     for_w2 = g[:, None] * by_n + s[:, None] * by_o
     tl.store(dw2 + pair * (H * O) + u[:, None] * O + o[None, :], for_w2.to(dw2.dtype.element_ty), units & outputs)
-    tl.store(db2 + pair * O + o, tl.sum(for_b2, 0).to(db2.dtype.element_ty), o < O)
     weights = tl.trans(back).to(tl.float32)
     tl.store(dgain + pair * H + u, tl.sum(by_n * weights, 1), u < H)
     tl.store(dshift + pair * H + u, tl.sum(by_o * weights, 1), u < H)
@@ -203,9 +212,10 @@ def _sizes(v: Tensor, w1: Tensor, w2: Tensor, gain: Tensor) -> dict[str, Any]:
     """The sizes that the kernels are made for; v is (F, B, D)."""
     dim, (pairs, inputs, hidden), outputs = v.shape[2], w1.shape, w2.shape[2]
     sizes = {"D": dim, "K": inputs, "H": hidden, "O": outputs, "P": pairs}
-    # A tile of 16 outputs made Triton 3.6 address shared memory out of range on an H200.
-    wide = {"DW": (16, dim), "KW": (16, inputs + 1), "HW": (16, hidden), "OW": (32, 2 * outputs)}
+    wide = {"DW": (16, dim), "KW": (16, inputs + 1), "HW": (16, hidden), "OP": (1, outputs)}
     sizes |= {name: max(least, triton.next_power_of_2(size)) for name, (least, size) in wide.items()}
+    # A tile of 16 outputs made Triton 3.6 address shared memory out of range on an H200.
+    sizes["OW"] = max(32, 2 * sizes["OP"])
     return sizes | {"OWN": gain.shape[0] > 1, "EPS": EPSILON, "ROWS": ROWS}
 
 
@@ -223,7 +233,7 @@ def micro(
     v: Tensor, w1: Tensor, b1: Tensor, gain: Tensor, shift: Tensor, w2: Tensor, b2: Tensor, first: Tensor,
     second: Tensor, gradients: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """z (B, P, O), the norm's sums (2, B), and for gradients e and f (P, B, O, 2).
+    """z (B, P, O), the norm's sums (2, B), and for gradients e and f (P, B, 2, O rounded up to a power of 2).
 
     v (F, B, D), weights (P, in, out), all contiguous and of one dtype but gain and shift (1 or P, 1, H): float32.
     """
@@ -232,7 +242,7 @@ def micro(
     z = v.new_empty(rows, pairs, w2.shape[2])
     opened = v.new_empty(_opened(rows, w2, gradients))
     parts = torch.empty(pairs, 2, rows, device=v.device)
-    own = _only(sizes, "O", "P", "OWN", "EPS", "DW", "OW")
+    own = _only(sizes, "O", "P", "OWN", "EPS", "DW", "OW", "OP")
     _statistics[grid](v, w1, b1, first, second, parts, rows, WALKS=WALKS, **own)
     sums = _over_pairs(parts)
     given = v, w1, b1, gain, shift, w2, b2, first, second, sums
@@ -241,7 +251,7 @@ def micro(
 
 
 def _opened(rows: int, w2: Tensor, gradients: bool) -> tuple[int, ...]:
-    return (len(w2), rows, w2.shape[2], 2) if gradients else (0,)
+    return (len(w2), rows, 2, triton.next_power_of_2(w2.shape[2])) if gradients else (0,)
 
 
 @torch.library.custom_op("fieldwise::micro_backward", mutates_args=())
@@ -251,16 +261,16 @@ def micro_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of v, w1, b1, gain, shift, w2, b2."""
     sizes, rows, pairs = _sizes(v, w1, w2, gain), v.shape[1], len(w1)
-    chunks = triton.cdiv(pairs * w2.shape[2], PULL_WIDE)
-    parts = torch.empty(chunks, 2, rows, device=v.device)
-    grid = (triton.cdiv(rows, PULL_ROWS), chunks)
-    tile = {"O": sizes["O"], "P": pairs, "ROWS": PULL_ROWS, "WIDE": PULL_WIDE}
-    _pulls[grid](dz, z, opened, b2, parts, rows, **tile)
-    dw1, db1, dw2, db2 = (torch.empty_like(each) for each in (w1, b1, w2, b2))
+    chunks = triton.cdiv(pairs * sizes["OP"], PULL_WIDE)
+    parts, padded = torch.empty(chunks, 2, rows, device=v.device), v.new_empty(pairs, rows, sizes["OP"])
+    tile = {"O": sizes["O"], "P": pairs, "OP": sizes["OP"], "ROWS": PULL_ROWS, "WIDE": PULL_WIDE}
+    _pulls[(triton.cdiv(rows, PULL_ROWS), chunks)](dz, z, opened, b2, parts, padded, rows, **tile)
+    dw1, db1, dw2 = (torch.empty_like(each) for each in (w1, b1, w2))
+    db2 = torch.mv(dz.flatten(1).T, dz.new_ones(rows)).view(b2.shape)
     dgain, dshift = (torch.empty(pairs, 1, w1.shape[2], device=v.device) for _ in range(2))
     sides = v.new_empty(pairs, 2, rows, v.shape[2])
-    given = v, w1, b1, gain, shift, w2, first, second, sums, _over_pairs(parts), dz
-    _gradients[(pairs,)](*given, sides, dw1, db1, dgain, dshift, dw2, db2, rows, **sizes)
+    given = v, w1, b1, gain, shift, w2, first, second, sums, _over_pairs(parts), padded
+    _gradients[(pairs,)](*given, sides, dw1, db1, dgain, dshift, dw2, rows, **sizes)
     if not sizes["OWN"]:
         dgain, dshift = dgain.sum(0, keepdim=True), dshift.sum(0, keepdim=True)
     return sum_sides(sides, v), dw1, db1, dgain, dshift, dw2, db2

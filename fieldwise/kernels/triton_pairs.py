@@ -17,6 +17,12 @@ TILE = 1024  # numbers of a program that sums
 
 
 @triton.jit
+def fields_of(first, second, pair):
+    """The pair's two fields; 32 bits, as addresses of 64 would take half of a program's registers."""
+    return tl.load(first + pair).to(tl.int32), tl.load(second + pair).to(tl.int32)
+
+
+@triton.jit
 def vectors_of(v, rows, field, B, D: tl.constexpr, WIDE: tl.constexpr):
     """v[field, rows], zeros behind D: (ROWS, WIDE)."""
     d = tl.arange(0, WIDE)
@@ -29,8 +35,8 @@ def store_side(sides, values, pair, side: tl.constexpr, rows, B, D: tl.constexpr
     """sides[pair, side, rows] = values, in their dtype."""
     d = tl.arange(0, WIDE)
     cells = (rows < B)[:, None] & (d < D)[None, :]
-    at = (pair * 2 + side).to(tl.int64) * B * D + rows[:, None] * D + d[None, :]
-    tl.store(sides + at, values.to(sides.dtype.element_ty), cells)
+    at = sides + (pair * 2 + side).to(tl.int64) * B * D + rows[:, None] * D + d[None, :]
+    tl.store(at, values.to(sides.dtype.element_ty), cells)
 
 
 @triton.jit
