@@ -254,12 +254,12 @@ def counts(values: Tensor) -> list[list[int]]:
     return [each.tolist() for each in found]
 
 
-def score_together(model: Scorer, ids: NDArray[np.int32]) -> NDArray[np.floating[Any]]:
+def score_together(model: Scorer, ids: NDArray[np.int32], precision: str = "float32") -> NDArray[np.floating[Any]]:
     """Logits of all rows on every worker, each having scored its share: metrics are those of all rows, exactly."""
     workers = count()
     if workers == 1:
-        return score(model, ids)
-    own = torch.from_numpy(np.ascontiguousarray(score(model, ids[rank() :: workers])))
+        return score(model, ids, precision=precision)
+    own = torch.from_numpy(np.ascontiguousarray(score(model, ids[rank() :: workers], precision=precision)))
     parts = gathered(own, [len(range(other, len(ids), workers)) for other in range(workers)]).numpy()
     logits, place = np.empty_like(parts), 0
     for other in range(workers):

@@ -50,9 +50,22 @@ def device_of(name: str) -> torch.device:
     return torch.device(name)
 
 
-def score(model: Scorer, ids: NDArray[np.int32], rows: int = SCORE_ROWS) -> NDArray[np.floating[Any]]:
-    """Logits of all rows: ids (n, C) -> (n,)."""
-    return in_batches(model.logits, ids, rows) if len(ids) else np.empty(0, dtype=np.float32)
+def score(
+    model: Scorer, ids: NDArray[np.int32], rows: int = SCORE_ROWS, precision: str = "float32"
+) -> NDArray[np.floating[Any]]:
+    """Logits of all rows: ids (n, C) -> (n,). A network's matrix products are of that precision, as in training."""
+    if not len(ids):
+        return np.empty(0, dtype=np.float32)
+    if getattr(model, "on_gpu", False) and len(ids) > rows:
+        from fieldwise.gpu_scores import scores
+
+        return scores(model, ids, precision)  # type: ignore[arg-type]
+    if precision == "float32":
+        return in_batches(model.logits, ids, rows)
+    import torch
+
+    with torch.autocast("cuda" if getattr(model, "on_gpu", False) else "cpu", torch.bfloat16):
+        return in_batches(model.logits, ids, rows)
 
 
 def in_batches(

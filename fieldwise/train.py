@@ -191,7 +191,7 @@ class Network(Run):
             return self._judge(epoch)
 
     def _judge(self, epoch: int) -> dict[str, Any]:
-        logits = distributed.score_together(self.model, self.valid.ids)
+        logits = distributed.score_together(self.model, self.valid.ids, self.settings.precision)
         found = distributed.from_first(lambda: self._measured(logits))
         better = found["log_loss"] < self.at["best_loss"]
         if better:

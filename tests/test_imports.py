@@ -16,7 +16,7 @@ FLOORS = [
     {"nn", "kernels"},
     {"models", "trees"},
     {"ranking"},
-    {"optim", "metrics", "calibration", "scoring", "significance"},
+    {"optim", "metrics", "calibration", "scoring", "gpu_scores", "significance"},
     {"members"},
     {"checkpoint", "bundle", "distributed"},
     {"explain", "heat", "predictor", "pretrain", "incremental", "freshen", "steps"},

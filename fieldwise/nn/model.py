@@ -84,6 +84,10 @@ class Model(nn.Module):
         return found
 
     @property
+    def on_gpu(self) -> bool:
+        return next(self.parameters()).is_cuda
+
+    @property
     def parts(self) -> list[dict[str, str]]:
         """Each branch's interaction and classifier, in words."""
         return [branch.parts for branch in self.branches if isinstance(branch, Branch)]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -36,6 +37,7 @@ class Adam(RowOptimizer):
     settings = ("eps_mode", "sparse_mode")
     captured: Tensor | None = None  # `numbers` on the device, for steps of a CUDA graph: the host knows them only once
     _scratch: dict[tuple[Tensor, int], Any] | None = None
+    _beside: torch.cuda.Stream | None = None
 
     def __init__(
         self,
@@ -111,6 +113,21 @@ class Adam(RowOptimizer):
         if numbers is None:
             numbers = torch.tensor(self.numbers(group, group["step"], group["lr"]), device=weight.device)
         triton_adam.adam_rows(tables, ids, values, numbers, group["betas"], self._scratch[key])
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """In a captured step another stream: neither the rows' kernels nor torch's fused one fill a GPU."""
+        if self.captured is None or not self.captured.is_cuda:
+            yield
+            return
+        self._beside = self._beside or torch.cuda.Stream(self.captured.device)
+        self._beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._beside):
+            yield
+
+    def join(self) -> None:
+        if self.captured is not None and self._beside is not None:
+            torch.cuda.current_stream().wait_stream(self._beside)
 
     def update_all(self, group: Group, weights: list[Tensor], grads: list[Tensor], states: list[list[Tensor]]) -> None:
         # torch's kernel is one pass over memory instead of eight, but looks neither at strides nor at dtypes.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from typing import Any
 
@@ -118,17 +119,22 @@ class RowOptimizer(Optimizer, ABC):
         orders: Orders = {}
         for group in self.param_groups:
             group["step"] += 1
-            dense = []
-            for weight in group["params"]:
-                if weight.grad is None:
-                    continue
-                if weight.grad.is_sparse and self.by_rows:
-                    if not self.update_compiled(group, weight, orders):
-                        self._update_rows(group, weight, *touched(weight.grad, orders))
-                else:
-                    dense.append(weight)
-            self._update_dense(group, dense)
+            given = [weight for weight in group["params"] if weight.grad is not None]
+            by_rows = [weight for weight in given if weight.grad.is_sparse and self.by_rows]
+            with self.beside():
+                self._update_dense(group, [weight for weight in given if not (weight.grad.is_sparse and self.by_rows)])
+            for weight in by_rows:
+                if not self.update_compiled(group, weight, orders):
+                    self._update_rows(group, weight, *touched(weight.grad, orders))
+            self.join()
         return loss
+
+    def beside(self) -> AbstractContextManager[None]:
+        """Where dense parameters are updated: what follows until `join` may run at the same time."""
+        return nullcontext()
+
+    def join(self) -> None:
+        """Waits for what was done `beside`."""
 
     def _update_rows(self, group: Group, weight: Tensor, ids: Tensor, rows: Tensor) -> None:
         state = self._state(group, weight, last=self.decays)
