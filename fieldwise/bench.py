@@ -98,18 +98,22 @@ def drawn_rows(layout: Layout, rows: int, seed: int) -> Part:
     return Part(ids.astype(np.int32), (random.random(rows) < 0.25).astype(np.uint8))
 
 
-def made_step(
-    name: str, layout: Layout, setting: Setting, train: TrainSettings | None = None, total: int = 10**6
-) -> Step:
-    """The step of `train` for a model of this shape; `train` are other settings than the bench's."""
+def made_model(name: str, layout: Layout, setting: Setting) -> Model:
+    """A model of this shape, on the device, as the seed starts it."""
     model_name, options = SHAPES[name]
     torch.manual_seed(setting.seed)
     with device_of(setting.device):  # a large table is filled there, and never on the host
         model = build(model_name, layout, options)
     assert isinstance(model, Model)
-    config = Config(model_name, options, train or setting.train, setting.seed, setting.device)
-    model.to(device_of(setting.device)).train()
-    return make_step(model, config, total)
+    return model.to(device_of(setting.device)).train()
+
+
+def made_step(
+    name: str, layout: Layout, setting: Setting, train: TrainSettings | None = None, total: int = 10**6
+) -> Step:
+    """The step of `train` for a model of this shape; `train` are other settings than the bench's."""
+    config = Config(*SHAPES[name], train or setting.train, setting.seed, setting.device)
+    return make_step(made_model(name, layout, setting), config, total)
 
 
 def measure(name: str, layout: Layout, part: Part, setting: Setting, most: dict[str, float]) -> dict[str, Any]:

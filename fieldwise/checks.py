@@ -2,29 +2,40 @@
 
 Both get the same numbers: what goes into a matrix product is rounded to its precision first. Else a ReLU would open for
 one and stay closed for the other wherever its input is within rounding of zero, and gradients would tell of that alone.
+
+Trained networks are another matter: two runs in float32 whose starts differ by one rounding end in different places,
+and their AUCs differ by chance. So each seed is trained three times, in float32, in float32 from a start moved by a
+rounding, and in bf16, and bf16 is held against what the first two say of chance.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fieldwise import metrics
-from fieldwise.bench import FIELDS, Setting, layout_of, made_step
+from fieldwise.bench import FIELDS, Setting, layout_of, made_model, made_step
 from fieldwise.data.dataset import Part
 from fieldwise.data.schema import Layout
 from fieldwise.nn.interactions import KernelProduct, MicroNetwork
+from fieldwise.nn.model import Model
 from fieldwise.optim import Adam
-from fieldwise.scoring import device_of, score
+from fieldwise.scoring import SCORE_ROWS, device_of, score
+from fieldwise.steps import Step
 
 LIMITS = {"float32": 1e-5, "bf16": 1e-2}
 AUC_LIMIT = 2e-4
+CHANCE_LIMIT = 1e-3  # a check that sees less than this of chance could not tell a bad precision from a good one
+SEEDS = 4
 
 
 class Rounded(MicroNetwork):
@@ -68,8 +79,7 @@ def checks(names: tuple[str, ...], setting: Setting) -> Iterator[Check]:
             for side, found in part_errors(make, precision, device).items():
                 yield Check(f"{what}, {side}", precision, found, limit)
     for name in names:
-        plain, fast = (auc_after_an_epoch(name, replace(setting, precision=p)) for p in LIMITS)
-        yield Check(f"AUC of {name}, {fast:.5f} for {plain:.5f}", "bf16", abs(fast - plain), AUC_LIMIT)
+        yield from trained_checks(name, setting)
 
 
 def adam_error(dim: int, device: torch.device) -> float:
@@ -124,17 +134,88 @@ def error(found: Tensor, expected: Tensor) -> float:
         return float((found.double() - expected.double()).norm() / expected.double().norm())
 
 
-def auc_after_an_epoch(name: str, setting: Setting) -> float:
-    """AUC on held-out rows whose labels depend on their ids, after one epoch."""
-    layout = layout_of(39_000)
-    part, held_out = learnable(layout, 2_000_000, seed=1), learnable(layout, 300_000, seed=2)
-    # Where the rate falls to nothing, two runs that differ by rounding end in the same place.
-    settings = replace(setting.train, lr=1e-3, schedule="cosine")
-    step = made_step(name, layout, setting, settings, total=part.rows // setting.batch)
-    for number, batch in enumerate(step.batches(part, epoch=0)):
-        step.run(batch, number)
-    step.flush()
-    return metrics.auc(held_out.labels, score(step.model, held_out.ids))
+@dataclass(frozen=True)
+class Paths:
+    """AUCs of the same seeds: in float32, in float32 from a start moved by a rounding, and in bf16."""
+
+    plain: list[float]
+    moved: list[float]
+    fast: list[float]
+
+    @property
+    def difference(self) -> float:
+        """How much more bf16 has in the mean."""
+        return float(np.mean(self.fast) - (np.mean(self.plain) + np.mean(self.moved)) / 2)
+
+    @property
+    def chance(self) -> float:
+        """Three standard errors of that difference, if bf16 were one more path of float32.
+
+        A path's variance s^2 is half the mean square of (plain - moved); the difference has s^2 (1 + 1/2) / seeds.
+        """
+        variance = float(np.mean((np.array(self.plain) - self.moved) ** 2)) / 2
+        return 3 * math.sqrt(1.5 * variance / len(self.fast))
+
+    def checks(self, name: str) -> Iterator[Check]:
+        """Whether the difference is within the limit and chance, and whether chance is small enough to tell."""
+        what = f"AUC of {name} over {len(self.fast)} seeds: {np.mean(self.fast):.5f} for {np.mean(self.plain):.5f}"
+        yield Check(what, "bf16", abs(self.difference), AUC_LIMIT + self.chance)
+        yield Check(f"AUC of {name}: chance (3 standard errors)", "float32", self.chance, CHANCE_LIMIT)
+
+
+def trained_checks(name: str, setting: Setting) -> Iterator[Check]:
+    """A model after one epoch: its AUC in bf16 beside float32, and its scores beside those in float64."""
+    plain, fast = (Epoch(name, replace(setting, precision=precision)) for precision in LIMITS)
+    found = Paths([], [], [])
+    for seed in range(SEEDS):
+        found.fast.append(fast.auc(seed))
+        found.moved.append(plain.auc(seed, moved=True))
+        found.plain.append(plain.auc(seed))
+    yield from found.checks(name)
+    for precision, limit in LIMITS.items():
+        ids = plain.held_out.ids[:100_000]
+        yield Check(f"scores of {name}", precision, score_error(plain.step.model, ids, precision), limit)
+
+
+class Epoch:
+    """One epoch of a model on rows that can be learnt, from a fresh start for each seed, by one step (and graph)."""
+
+    def __init__(self, name: str, setting: Setting) -> None:
+        self.name, self.setting, self.layout = name, setting, layout_of(39_000)
+        self.part, self.held_out = (learnable(self.layout, rows, seed) for rows, seed in ((2_000_000, 1), (300_000, 2)))
+        # Where the rate falls to nothing, two runs that differ by rounding end near each other.
+        train = replace(setting.train, lr=1e-3, schedule="cosine")
+        self.step = made_step(name, self.layout, setting, train, total=self.part.rows // setting.batch)
+
+    def auc(self, seed: int, moved: bool = False) -> float:
+        """AUC on held-out rows after the epoch; `moved`: weights start up to a rounding away."""
+        start = made_model(self.name, self.layout, replace(self.setting, seed=seed))
+        start_anew(self.step, list(start.parameters()), moved)
+        for number, batch in enumerate(self.step.batches(self.part, epoch=0)):
+            self.step.run(batch, number)
+        self.step.flush()
+        logits = score(self.step.model, self.held_out.ids, precision=self.setting.precision)
+        return metrics.auc(self.held_out.labels, logits)
+
+
+@torch.no_grad()
+def start_anew(step: Step, start: list[nn.Parameter], moved: bool = False) -> None:
+    """These weights and an optimiser that has seen nothing, in the memory that the step has: its graph stays right."""
+    for weight, value in zip(step.model.parameters(), start, strict=True):
+        weight.copy_(value * (1 + (torch.rand_like(value) - 0.5) * 2**-22) if moved else value)
+        for state in step.optimizer.state.get(weight, {}).values():
+            state.zero_()
+    for group in step.optimizer.param_groups:
+        group["step"] = 0
+
+
+def score_error(model: Model, ids: NDArray[np.int32], precision: str) -> float:
+    """|scores - scores in float64| / |scores in float64|, of many rows."""
+    found, exact = score(model, ids, precision=precision), deepcopy(model).double().eval()
+    device = next(model.parameters()).device
+    with torch.inference_mode():
+        batches = [exact(torch.from_numpy(part).to(device)) for part in np.array_split(ids, 1 + len(ids) // SCORE_ROWS)]
+    return error(torch.from_numpy(found), torch.cat(batches).cpu())
 
 
 @cache

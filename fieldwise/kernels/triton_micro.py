@@ -6,9 +6,9 @@ Plain version: nn.interactions.MicroNetwork with two layers and the fused norm. 
     n = (h - mean_b) / std_b             over all pairs and units of the row
     o = 1 where gain n + shift > 0       r = o (gain n + shift)             z = r W2_p + b2_p
 
-The norm needs all pairs of a row before any r, so h is made anew in each of three passes: `_statistics` (sums of h and
-h^2), `_outputs` (z) and `_gradients`. Arithmetic is cheaper here than memory, and h is never rounded: a rounded h would
-open or close some units that the exact one does not. A program walks over a pair's rows with the pair's weights at hand.
+The norm needs all pairs of a row before any r, so h is made anew in each of three passes: `_statistics` (sums of h
+and h^2), `_outputs` (z) and `_gradients`. Arithmetic is cheaper here than memory, and h is never rounded: a rounded h
+would open or close some units that the exact one does not. A program walks over a pair's rows with the pair's weights.
 
 The norm's gradient needs two more sums over all pairs of a row, of dn = gain o (dz W2^T) and of dn n. No pass over the
 hidden units is needed for them, if `_outputs` leaves e = (o gain) W2 and f = (o shift) W2, as small as z:
