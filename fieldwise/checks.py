@@ -3,9 +3,9 @@
 Both get the same numbers: what goes into a matrix product is rounded to its precision first. Else a ReLU would open for
 one and stay closed for the other wherever its input is within rounding of zero, and gradients would tell of that alone.
 
-Trained networks are another matter: two runs in float32 whose starts differ by one rounding end in different places,
-and their AUCs differ by chance. So each seed is trained three times, in float32, in float32 from a start moved by a
-rounding, and in bf16, and bf16 is held against what the first two say of chance.
+Trained networks are another matter: two runs in float32 end in different places if the random numbers that they start
+from differ by a rounding, and their AUCs differ by chance. So each seed is trained three times: in float32, in float32
+from a start moved by bf16's rounding, and in bf16, which is held against what the first two say of chance.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def error(found: Tensor, expected: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Paths:
-    """AUCs of the same seeds: in float32, in float32 from a start moved by a rounding, and in bf16."""
+    """AUCs of the same seeds: in float32, in float32 from a start moved by bf16's rounding, and in bf16."""
 
     plain: list[float]
     moved: list[float]
@@ -180,15 +180,15 @@ def trained_checks(name: str, setting: Setting) -> Iterator[Check]:
 class Epoch:
     """One epoch of a model on rows that can be learnt, from a fresh start for each seed, by one step (and graph)."""
 
-    def __init__(self, name: str, setting: Setting) -> None:
+    def __init__(self, name: str, setting: Setting, rows: int = 2_000_000, held_out: int = 300_000) -> None:
         self.name, self.setting, self.layout = name, setting, layout_of(39_000)
-        self.part, self.held_out = (learnable(self.layout, rows, seed) for rows, seed in ((2_000_000, 1), (300_000, 2)))
+        self.part, self.held_out = learnable(self.layout, rows, seed=1), learnable(self.layout, held_out, seed=2)
         # Where the rate falls to nothing, two runs that differ by rounding end near each other.
         train = replace(setting.train, lr=1e-3, schedule="cosine")
         self.step = made_step(name, self.layout, setting, train, total=self.part.rows // setting.batch)
 
     def auc(self, seed: int, moved: bool = False) -> float:
-        """AUC on held-out rows after the epoch; `moved`: weights start up to a rounding away."""
+        """AUC on held-out rows after the epoch; `moved`: each weight starts up to 2^-9 of itself away."""
         start = made_model(self.name, self.layout, replace(self.setting, seed=seed))
         start_anew(self.step, list(start.parameters()), moved)
         for number, batch in enumerate(self.step.batches(self.part, epoch=0)):
@@ -202,7 +202,7 @@ class Epoch:
 def start_anew(step: Step, start: list[nn.Parameter], moved: bool = False) -> None:
     """These weights and an optimiser that has seen nothing, in the memory that the step has: its graph stays right."""
     for weight, value in zip(step.model.parameters(), start, strict=True):
-        weight.copy_(value * (1 + (torch.rand_like(value) - 0.5) * 2**-22) if moved else value)
+        weight.copy_(value * (1 + (torch.rand_like(value) - 0.5) * 2**-8) if moved else value)
         for state in step.optimizer.state.get(weight, {}).values():
             state.zero_()
     for group in step.optimizer.param_groups:
