@@ -17,8 +17,9 @@ FEWEST = 2**10
 THREADS = 4  # one copies about 10 GB/s, of which a GPU's LR could take three times as many
 
 
-def scores(model: Model, ids: NDArray[np.int32], precision: str = "float32", rows: int = ROWS) -> NDArray[np.float32]:
+def scores(model: Model, ids: NDArray[np.int32], precision: str = "float32", rows: int = 0) -> NDArray[np.float32]:
     """What model.logits gives in small batches, ids (n, C) -> (n,); where memory is short, batches get smaller."""
+    rows = rows or (ROWS if model.embedding else 4 * ROWS)  # LR looks up one number a field
     while True:
         try:
             return _scores(model, ids, precision, rows)

@@ -6,7 +6,7 @@ import importlib.util
 import os
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 # FIELDWISE_TRITON=0 switches the kernels off. With TRITON_INTERPRET=1 they run on the CPU, step by step, for tests.
 HAS_TRITON = os.environ.get("FIELDWISE_TRITON") != "0" and importlib.util.find_spec("triton") is not None
@@ -22,9 +22,16 @@ def takes(*tensors: Tensor) -> bool:
 
 
 def fuses(v: Tensor) -> bool:
-    """Whether the kernels over pairs are for these vectors: their products are bfloat16's, by autocast. In float32 they
-    are right too, but torch's own are faster."""
-    return takes(v) and (torch.is_autocast_enabled(v.device.type) or INTERPRETED)
+    """Whether the kernels over pairs are for these vectors: their products are bfloat16's, by autocast, or no gradient
+    is asked for. With gradients in float32 they are right too, but torch's own are faster."""
+    return takes(v) and (torch.is_autocast_enabled(v.device.type) or INTERPRETED or not torch.is_grad_enabled())
+
+
+def scores(part: nn.Module, values: Tensor) -> bool:
+    """Whether the kernels for scores alone are for this part: on a GPU, not in training, no gradient asked for."""
+    fast = HAS_TRITON and (values.is_cuda or INTERPRETED) and not torch.compiler.is_compiling()
+    known = values.dtype in (torch.float32, torch.bfloat16) and values.is_contiguous()
+    return fast and known and not part.training and not torch.is_grad_enabled()
 
 
 def computed(tensor: Tensor) -> Tensor:

@@ -34,11 +34,12 @@ def _products(
 ):  # fmt: skip
     """y[pair]; a program walks over some of the rows with the pair's kernel at hand."""
     pair = tl.program_id(0)
-    (i, j), k = fields_of(first, second, pair), _kernel_of(kernel, pair, D, WIDE)
+    i, j = fields_of(first, second, pair)
+    k = _kernel_of(kernel, pair, D, WIDE)
     for start in range(tl.program_id(1) * ROWS, B, WALKS * ROWS):
         rows = start + tl.arange(0, ROWS)
         p, q = vectors_of(v, rows, i, B, D, WIDE), vectors_of(v, rows, j, B, D, WIDE)
-        found = tl.sum(tl.dot(p, k, input_precision="ieee") * q.to(tl.float32), 1)
+        found = tl.sum(tl.dot(p, k, input_precision="tf32x3") * q.to(tl.float32), 1)
         tl.store(y + pair * B + rows, found.to(y.dtype.element_ty), rows < B)
 
 
@@ -49,8 +50,8 @@ def _gradients(
 ):  # fmt: skip
     """Both sides' gradients of the pair, and its kernel's."""
     pair = tl.program_id(0)
-    (i, j), d = fields_of(first, second, pair), tl.arange(0, WIDE)
-    k = _kernel_of(kernel, pair, D, WIDE)
+    i, j = fields_of(first, second, pair)
+    k, d = _kernel_of(kernel, pair, D, WIDE), tl.arange(0, WIDE)
     total = tl.zeros((WIDE, WIDE), tl.float32)
     for start in range(0, B, ROWS):
         rows = start + tl.arange(0, ROWS)

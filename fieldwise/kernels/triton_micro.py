@@ -29,7 +29,8 @@ from fieldwise.kernels.triton_pairs import ROWS, fields_of, store_side, sum_side
 from fieldwise.nn.norms import EPSILON
 
 WALKS = 4  # programs that share a pair's rows, where no gradient is summed over them
-PULL_ROWS, PULL_WIDE = 16, 256  # of a tile of `_pulls`
+FLAGS = [False] * 4
+PULL_ROWS, PULL_WIDE = 64, 64  # of a tile of `_pulls`
 
 
 @triton.jit
@@ -63,12 +64,17 @@ def _tile(v, rows, i, j, B, D: tl.constexpr, K: tl.constexpr, KW: tl.constexpr):
 
 
 @triton.jit
-def _normal(h, sums, rows, B, COUNT: tl.constexpr, EPS: tl.constexpr):
-    """n, and 1 / std of each row; `sums` (2, B) are those of h and h^2 over COUNT units."""
-    mean = tl.load(sums + rows, rows < B, 0.0) / COUNT
-    variance = tl.load(sums + B + rows, rows < B, 0.0) / COUNT - mean * mean
-    inverse = 1 / tl.sqrt(tl.maximum(variance, 0.0) + EPS)
-    return (h - mean[:, None]) * inverse[:, None], inverse
+def _means(sums, rows, B, COUNT: tl.constexpr):
+    """Two sums of each row, (2, B), over COUNT units, as means."""
+    one, two = tl.load(sums + rows, rows < B, 0.0), tl.load(sums + B + rows, rows < B, 0.0)
+    return (one * (1.0 / COUNT))[:, None], (two * (1.0 / COUNT))[:, None]
+
+
+@triton.jit
+def _norm(sums, rows, B, COUNT: tl.constexpr, EPS: tl.constexpr):
+    """Mean and 1 / std of each row; `sums` (2, B) are those of h and h^2 over COUNT units."""
+    mean, square = _means(sums, rows, B, COUNT)
+    return mean, tl.rsqrt(tl.maximum(square - mean * mean, 0.0) + EPS)
 
 
 @triton.jit
@@ -90,7 +96,7 @@ def _statistics(
     w = _first_weights(w1, b1, pair, K, H, KW, HW)
     for start in range(tl.program_id(1) * ROWS, B, WALKS * ROWS):
         rows = start + tl.arange(0, ROWS)
-        h = tl.dot(_tile(v, rows, i, j, B, D, K, KW), w, input_precision="ieee")
+        h = tl.dot(_tile(v, rows, i, j, B, D, K, KW), w, input_precision="tf32x3")
         tl.store(parts + pair * 2 * B + rows, tl.sum(h, 1), rows < B)
         tl.store(parts + (pair * 2 + 1) * B + rows, tl.sum(h * h, 1), rows < B)
 
@@ -114,14 +120,15 @@ def _outputs(
     twice = (twice * tl.where((o < OP)[None, :], g[:, None], s[:, None])).to(second_weights.dtype)
     for start in range(tl.program_id(1) * ROWS, B, WALKS * ROWS):
         rows = start + tl.arange(0, ROWS)
-        h = tl.dot(_tile(v, rows, i, j, B, D, K, KW), w, input_precision="ieee")
-        n, _ = _normal(h, sums, rows, B, P * H, EPS)
-        a = g[None, :] * n + s[None, :]
-        found = tl.dot(tl.maximum(a, 0.0).to(w.dtype), second_weights, input_precision="ieee") + bias
+        x = _tile(v, rows, i, j, B, D, K, KW)
+        mean, inverse = _norm(sums, rows, B, P * H, EPS)
+        h = tl.dot(x, w, input_precision="tf32x3")
+        a = g[None, :] * ((h - mean) * inverse) + s[None, :]
+        found = tl.dot(tl.maximum(a, 0.0).to(w.dtype), second_weights, input_precision="tf32x3") + bias
         at = rows.to(tl.int64)[:, None] * (P * O) + pair * O + o[None, :]
         tl.store(z + at, found.to(z.dtype.element_ty), (rows < B)[:, None] & (o < O)[None, :])
         if GRADIENTS:
-            both = tl.dot((a > 0).to(w.dtype), twice, input_precision="ieee")
+            both = tl.dot((a > 0).to(w.dtype), twice, input_precision="tf32x3")
             into = opened + pair.to(tl.int64) * B * (2 * OP) + rows[:, None] * (2 * OP) + o[None, :]
             tl.store(into, both.to(z.dtype.element_ty), (rows < B)[:, None] & (o < 2 * OP)[None, :])
 
@@ -153,11 +160,18 @@ def _pulls(
 
 
 @triton.jit
+def _pull_of(dz, rows, B, OP: tl.constexpr, OW: tl.constexpr):
+    """dz of a tile of rows, zeros behind: (ROWS, OW)."""
+    o = tl.arange(0, OW)
+    return tl.load(dz + rows[:, None] * OP + o[None, :], (rows < B)[:, None] & (o < OP)[None, :], 0.0)
+
+
+@triton.jit
 def _gradients(
     v, w1, b1, gain, shift, w2, first, second, sums, pulls, dz, sides, dw1, db1, dgain, dshift, dw2, B,
     D: tl.constexpr, K: tl.constexpr, H: tl.constexpr, O: tl.constexpr, P: tl.constexpr, OWN: tl.constexpr,
     EPS: tl.constexpr, ROWS: tl.constexpr, DW: tl.constexpr, KW: tl.constexpr, HW: tl.constexpr, OW: tl.constexpr,
-    OP: tl.constexpr,
+    OP: tl.constexpr, JOIN: tl.constexpr, TURN: tl.constexpr, AHEAD: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """dh = (dn - mean(dn) - n mean(dn n)) / std, means over the row; dx = dh W1^T; dW1 = x^T dh, db1 its last row.
 
@@ -175,29 +189,54 @@ def _gradients(
     back = tl.trans(_matrix(w2, pair, 0, H, H, O, HW, OW))
     # Transposed, (H, K): a product with 64 rows is a warp group's own, one with 32 is not.
     for_w1 = tl.zeros((HW, KW), tl.float32)
+    if TURN:
+        for_w1 = tl.zeros((KW, HW), tl.float32)
     by_n, by_o = tl.zeros((HW, OW), tl.float32), tl.zeros((HW, OW), tl.float32)
+    by_both = tl.zeros((2 * HW, OW), tl.float32)
+    dz += pair.to(tl.int64) * B * OP
+    if AHEAD:
+        next_x = _tile(v, tl.arange(0, ROWS), i, j, B, D, K, KW)
+        next_pull = _pull_of(dz, tl.arange(0, ROWS), B, OP, OW)
     for start in range(0, B, ROWS):
         rows = start + tl.arange(0, ROWS)
-        x = _tile(v, rows, i, j, B, D, K, KW)
-        n, inverse = _normal(tl.dot(x, w, input_precision="ieee"), sums, rows, B, P * H, EPS)
+        if AHEAD:
+            x, pull = next_x, next_pull
+            next_x = _tile(v, rows + ROWS, i, j, B, D, K, KW)
+            next_pull = _pull_of(dz, rows + ROWS, B, OP, OW)
+        else:
+            x, pull = _tile(v, rows, i, j, B, D, K, KW), _pull_of(dz, rows, B, OP, OW)
+        mean, inverse = _norm(sums, rows, B, P * H, EPS)
+        mean1, mean2 = _means(pulls, rows, B, P * H)
+        if EARLY:
+            p, q = vectors_of(v, rows, i, B, D, DW), vectors_of(v, rows, j, B, D, DW)
+        n = (tl.dot(x, w, input_precision="ieee") - mean) * inverse
         opened = g[None, :] * n + s[None, :] > 0
-        at = dz + pair.to(tl.int64) * B * OP + rows[:, None] * OP + o[None, :]
-        pull = tl.load(at, (rows < B)[:, None] & (o < OP)[None, :], 0.0)
-        by_n = tl.dot(tl.trans(tl.where(opened, n, 0.0).to(w.dtype)), pull, by_n, input_precision="ieee")
-        by_o = tl.dot(tl.trans(opened.to(w.dtype)), pull, by_o, input_precision="ieee")
+        if JOIN:
+            joined = tl.join(tl.where(opened, n, 0.0).to(w.dtype), opened.to(w.dtype)).reshape(ROWS, 2 * HW)
+            by_both = tl.dot(tl.trans(joined), pull, by_both, input_precision="ieee")
+        else:
+            by_n = tl.dot(tl.trans(tl.where(opened, n, 0.0).to(w.dtype)), pull, by_n, input_precision="ieee")
+            by_o = tl.dot(tl.trans(opened.to(w.dtype)), pull, by_o, input_precision="ieee")
         dn = tl.where(opened, tl.dot(pull, back, input_precision="ieee"), 0.0) * g[None, :]
-        mean1 = tl.load(pulls + rows, rows < B, 0.0) / (P * H)
-        mean2 = tl.load(pulls + B + rows, rows < B, 0.0) / (P * H)
-        dh = ((dn - mean1[:, None] - n * mean2[:, None]) * inverse[:, None]).to(w.dtype)
-        for_w1 = tl.dot(tl.trans(dh), x, for_w1, input_precision="ieee")
+        dh = ((dn - mean1 - n * mean2) * inverse).to(w.dtype)
+        if TURN:
+            for_w1 = tl.dot(tl.trans(x), dh, for_w1, input_precision="ieee")
+        else:
+            for_w1 = tl.dot(tl.trans(dh), x, for_w1, input_precision="ieee")
         dp = tl.dot(dh, tl.trans(one), input_precision="ieee")
         dq = tl.dot(dh, tl.trans(two), input_precision="ieee")
         if K > 2 * D:
             both = tl.dot(dh, tl.trans(three), input_precision="ieee")
-            dp += both * vectors_of(v, rows, j, B, D, DW).to(tl.float32)
-            dq += both * vectors_of(v, rows, i, B, D, DW).to(tl.float32)
+            if not EARLY:
+                p, q = vectors_of(v, rows, i, B, D, DW), vectors_of(v, rows, j, B, D, DW)
+            dp += both * q.to(tl.float32)
+            dq += both * p.to(tl.float32)
         store_side(sides, dp, pair, 0, rows, B, D, DW)
         store_side(sides, dq, pair, 1, rows, B, D, DW)
+    if TURN:
+        for_w1 = tl.trans(for_w1)
+    if JOIN:
+        by_n, by_o = tl.split(tl.permute(by_both.reshape(HW, 2, OW), (0, 2, 1)))
     k, units, outputs = tl.arange(0, KW)[None, :], (u < H)[:, None], (o < O)[None, :]
     tl.store(dw1 + pair * (K * H) + k * H + u[:, None], for_w1.to(dw1.dtype.element_ty), units & (k < K))
     tl.store(db1 + pair * H + 0 * k + u[:, None], for_w1.to(db1.dtype.element_ty), units & (k == K))
@@ -243,10 +282,10 @@ def micro(
     opened = v.new_empty(_opened(rows, w2, gradients))
     parts = torch.empty(pairs, 2, rows, device=v.device)
     own = _only(sizes, "O", "P", "OWN", "EPS", "DW", "OW", "OP")
-    _statistics[grid](v, w1, b1, first, second, parts, rows, WALKS=WALKS, **own)
+    _statistics[grid](v, w1, b1, first, second, parts, rows, WALKS=WALKS, num_stages=1, **own)
     sums = _over_pairs(parts)
     given = v, w1, b1, gain, shift, w2, b2, first, second, sums
-    _outputs[grid](*given, z, opened, rows, WALKS=WALKS, GRADIENTS=gradients, **_only(sizes, "DW"))
+    _outputs[grid](*given, z, opened, rows, WALKS=WALKS, num_stages=1, GRADIENTS=gradients, **_only(sizes, "DW"))
     return z, sums, opened
 
 
@@ -270,7 +309,22 @@ def micro_backward(
     dgain, dshift = (torch.empty(pairs, 1, w1.shape[2], device=v.device) for _ in range(2))
     sides = v.new_empty(pairs, 2, rows, v.shape[2])
     given = v, w1, b1, gain, shift, w2, first, second, sums, _over_pairs(parts), padded
-    _gradients[(pairs,)](*given, sides, dw1, db1, dgain, dshift, dw2, rows, **sizes)
+    _gradients[(pairs,)](
+        *given,
+        sides,
+        dw1,
+        db1,
+        dgain,
+        dshift,
+        dw2,
+        rows,
+        num_stages=1,
+        JOIN=FLAGS[0],
+        TURN=FLAGS[1],
+        AHEAD=FLAGS[2],
+        EARLY=FLAGS[3],
+        **sizes,
+    )
     if not sizes["OWN"]:
         dgain, dshift = dgain.sum(0, keepdim=True), dshift.sum(0, keepdim=True)
     return sum_sides(sides, v), dw1, db1, dgain, dshift, dw2, db2

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fieldwise.errors import ConfigError, unknown
+from fieldwise.kernels import gpu
 from fieldwise.nn.initial import xavier_
 from fieldwise.nn.norms import EPSILON, activation
 
@@ -66,6 +67,8 @@ class DNN(nn.Module):
                 layers.append(nn.Dropout(options.dropout))
             width = out
         self.layers = nn.Sequential(*layers, affine(width, 1))
+        # Layers that a GPU's kernel for scores knows.
+        self.common = options.norm == "layer" and options.activation == "relu" and min(options.hidden, default=1) > 1
 
     @property
     def bias(self) -> Tensor:
@@ -73,6 +76,13 @@ class DNN(nn.Module):
         return bias
 
     def forward(self, features: Tensor) -> Tensor:
+        if self.common and gpu.scores(self, features):
+            from fieldwise.kernels.triton_scores import layers
+
+            affines, norms = (
+                [part for part in self.layers if isinstance(part, kind)] for kind in (nn.Linear, nn.LayerNorm)
+            )
+            return layers(features, list(zip(affines[:-1], norms, strict=True)), affines[-1])
         logits: Tensor = self.layers(features)
         return logits.squeeze(1)
 

@@ -244,6 +244,10 @@ class FieldAwareProduct(Pairwise):
         self.width, self.fields, self.dim, self.scale = self.pairs, fields, dim, scale
 
     def forward(self, v: Tensor) -> Tensor:
+        if gpu.scores(self, v):
+            from fieldwise.kernels.triton_scores import field_products
+
+            return field_products(v, self.first, self.second, self.scale)
         parts = v.unflatten(2, (self.fields - 1, self.dim))
         products: Tensor = parts[:, self.first, self.second - 1] * parts[:, self.second, self.first]
         return products.sum(dim=2) * self.scale
@@ -385,6 +389,11 @@ class AttentionPool(Pairwise):
         return torch.softmax(scores / self.temperature, dim=1)
 
     def forward(self, v: Tensor) -> Tensor:
+        if gpu.scores(self, v):
+            from fieldwise.kernels.triton_scores import attention
+
+            last = self.score.new_ones(v.shape[2]) if self.projection is None else self.projection
+            return attention(v, self.first, self.second, self.attend, self.score, last, self.temperature)
         products = self.products(v)
         weights: Tensor = self.dropout(self.attention(products))
         if products.is_cuda:
@@ -420,7 +429,7 @@ class Convolution(Interaction):
         self.width = inputs * length
 
     def forward(self, v: Tensor) -> Tensor:
-        x = v.transpose(1, 2)
+        x = (gpu.computed(v) if v.is_cuda else v).transpose(1, 2)
         for convolution, kept in zip(self.convolutions, self.keep, strict=True):
             # Pooled before the ReLU, which changes no value: behind it, which of several zeros is kept is chance.
             x = _as_product(convolution, x) if x.is_cuda else convolution(x)

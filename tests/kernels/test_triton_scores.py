@@ -1,0 +1,39 @@
+"""The GPU's kernels for scores alone beside the plain parts in float64, through Triton's interpreter."""
+
+import sys
+
+import pytest
+
+from tests.kernels.interpreter import in_interpreter
+
+
+@pytest.mark.parametrize("kind", ["dnn", "ffm", "afm", "afm without projection", "pin", "kfm"])
+def test_scores(kind):
+    in_interpreter("tests.kernels.test_triton_scores", "check", kind)
+
+
+def check(kind):
+    import torch
+
+    from fieldwise.nn.classifiers import DNN, Layers
+    from fieldwise.nn.interactions import AttentionPool, FieldAwareProduct, KernelProduct, MicroNetwork
+    from tests.nn.drawn import drawn
+
+    torch.manual_seed(0)
+    make, shape = {
+        "dnn": (lambda: DNN(13, Layers((11, 20), dropout=0.5)), (13,)),
+        "ffm": (lambda: FieldAwareProduct(5, 3, scale=0.5), (5, 12)),
+        "afm": (lambda: AttentionPool([5] * 4, 6, temperature=0.5, dropout=0.5), (4, 5)),
+        "afm without projection": (lambda: AttentionPool([5] * 13, 6, project=False), (13, 5)),
+        "pin": (lambda: MicroNetwork([5] * 4, (6, 3)), (4, 5)),
+        "kfm": (lambda: KernelProduct([5] * 4, "mat", "uniform"), (4, 5)),
+    }[kind]
+    fast, slow = drawn(make()).float().eval(), make().double().eval()
+    slow.load_state_dict(fast.state_dict())
+    x = torch.randn(9, *shape)
+    with torch.inference_mode():
+        found, expected = fast(x), slow(x.double())
+    assert found.dtype == torch.float32
+    assert found.shape == expected.shape
+    assert f"fieldwise.kernels.triton_{ {'pin': 'micro', 'kfm': 'kernels'}.get(kind, 'scores') }" in sys.modules
+    assert (found.double() - expected).norm() <= 1e-6 * expected.norm()
