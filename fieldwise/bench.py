@@ -25,7 +25,7 @@ from fieldwise.data.schema import Layout
 from fieldwise.errors import ConfigError, unknown
 from fieldwise.models import build
 from fieldwise.nn.model import Model
-from fieldwise.scoring import SCORE_ROWS, device_of, score
+from fieldwise.scoring import SCORE_ROWS, device_of, placed, score
 from fieldwise.steps import STAGES, CapturedStep, Step, make_step
 
 FIELDS = 39
@@ -127,8 +127,9 @@ def measure(name: str, layout: Layout, part: Part, setting: Setting, most: dict[
     count = setting.rows // setting.batch
     wall, processor = clock.time(lambda: _steps(step, source, count, first=WARM_UP))
     stages = _stages(step, part, setting, clock, count)
-    _scores(step, part, setting, min(SCORE_ROWS + 1, setting.rows))  # a GPU's kernels are compiled
-    scored, _ = clock.time(lambda: _scores(step, part, setting, setting.rows))
+    ids = placed(step.model, part.ids[: setting.rows])  # on a GPU, as training's rows
+    _scores(step, ids, setting, min(SCORE_ROWS + 1, setting.rows))  # its kernels are compiled
+    scored, _ = clock.time(lambda: _scores(step, ids, setting, setting.rows))
     peak = memory.read()
     small = Layout.of([2] * FIELDS)
     flops = flops_per_row(build(*SHAPES[name][:1], small, SHAPES[name][1]), small)  # type: ignore[arg-type]
@@ -207,10 +208,10 @@ def _steps(step: Step, source: Iterator[Any], count: int, first: int = 0) -> Non
     step.flush()
 
 
-def _scores(step: Step, part: Part, setting: Setting, rows: int) -> None:
+def _scores(step: Step, ids: Any, setting: Setting, rows: int) -> None:
     """Logits of so many rows, in the precision of training."""
-    for first in range(0, rows, part.rows):
-        score(step.model, part.ids[: rows - first], precision=setting.precision)
+    for first in range(0, rows, len(ids)):
+        score(step.model, ids[: rows - first], precision=setting.precision)
 
 
 def _forever(step: Step, part: Part) -> Iterator[Any]:

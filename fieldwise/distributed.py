@@ -254,7 +254,9 @@ def counts(values: Tensor) -> list[list[int]]:
     return [each.tolist() for each in found]
 
 
-def score_together(model: Scorer, ids: NDArray[np.int32], precision: str = "float32") -> NDArray[np.floating[Any]]:
+def score_together(
+    model: Scorer, ids: NDArray[np.int32] | Tensor, precision: str = "float32"
+) -> NDArray[np.floating[Any]]:
     """Logits of all rows on every worker, each having scored its share: metrics are those of all rows, exactly."""
     workers = count()
     if workers == 1:

@@ -1,4 +1,4 @@
-"""Logits of many rows on a GPU: in large batches, whose ids threads bring to pinned memory ahead of the GPU."""
+"""Logits of many rows on a GPU: in large batches, whose ids lie there or come through pinned memory ahead of it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,23 @@ from fieldwise.nn.model import Model
 ROWS = 2**15  # of a batch: launches of kernels then cost little beside the kernels
 FEWEST = 2**10
 THREADS = 4  # one copies about 10 GB/s, of which a GPU's LR could take three times as many
+SHARE = 0.1  # of the free memory, for ids that will be scored again
 
 
-def scores(model: Model, ids: NDArray[np.int32], precision: str = "float32", rows: int = 0) -> NDArray[np.float32]:
+def placed(model: Model, ids: NDArray[np.int32]) -> NDArray[np.int32] | Tensor:
+    """Ids that are scored often, once an epoch say: a copy beside the model on its GPU, if there is room for it."""
+    device = next(model.parameters()).device
+    if device.type != "cuda" or ids.nbytes > SHARE * torch.cuda.mem_get_info(device)[0]:
+        return ids
+    copy = torch.empty(ids.shape, dtype=torch.int32, device=device)
+    for first in range(0, len(ids), ROWS):
+        copy[first : first + ROWS] = torch.from_numpy(np.array(ids[first : first + ROWS]))
+    return copy
+
+
+def scores(model: Model, ids: NDArray[np.int32] | Tensor, precision: str = "float32") -> NDArray[np.float32]:
     """What model.logits gives in small batches, ids (n, C) -> (n,); where memory is short, batches get smaller."""
-    rows = rows or (ROWS if model.embedding else 4 * ROWS)  # LR looks up one number a field
+    rows = ROWS if model.embedding else 4 * ROWS  # LR looks up one number a field
     while True:
         try:
             return _scores(model, ids, precision, rows)
@@ -31,14 +43,13 @@ def scores(model: Model, ids: NDArray[np.int32], precision: str = "float32", row
 
 
 @torch.inference_mode()
-def _scores(model: Model, ids: NDArray[np.int32], precision: str, rows: int) -> NDArray[np.float32]:
+def _scores(model: Model, ids: NDArray[np.int32] | Tensor, precision: str, rows: int) -> NDArray[np.float32]:
     was_training, device = model.training, next(model.parameters()).device
     found, first = torch.empty(len(ids), device=device), 0
     model.eval()
     try:
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-            for loaded in _loaded(ids, rows, pinned=device.type == "cuda"):
-                batch = loaded.to(device, non_blocking=True)
+            for batch in ids.split(rows) if isinstance(ids, Tensor) else _sent(ids, rows, device):
                 found[first : first + len(batch)] = model(batch)
                 first += len(batch)
     finally:
@@ -46,14 +57,15 @@ def _scores(model: Model, ids: NDArray[np.int32], precision: str, rows: int) -> 
     return found.cpu().numpy()
 
 
-def _loaded(ids: NDArray[np.int32], rows: int, pinned: bool) -> Iterator[Tensor]:
-    """The ids in batches, each ready to be sent."""
+def _sent(ids: NDArray[np.int32], rows: int, device: torch.device) -> Iterator[Tensor]:
+    """The ids in batches on the device; threads copy the next ones to pinned memory meanwhile."""
 
     def load(first: int) -> Tensor:
         part = ids[first : first + rows]
-        loaded = torch.empty(part.shape, dtype=torch.int32, pin_memory=pinned)
+        loaded = torch.empty(part.shape, dtype=torch.int32, pin_memory=device.type == "cuda")
         np.copyto(loaded.numpy(), part)
         return loaded
 
     with using(THREADS):
-        yield from in_order(load, range(0, len(ids), rows))
+        for loaded in in_order(load, range(0, len(ids), rows)):
+            yield loaded.to(device, non_blocking=True)

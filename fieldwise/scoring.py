@@ -51,21 +51,35 @@ def device_of(name: str) -> torch.device:
 
 
 def score(
-    model: Scorer, ids: NDArray[np.int32], rows: int = SCORE_ROWS, precision: str = "float32"
+    model: Scorer, ids: NDArray[np.int32] | torch.Tensor, rows: int = SCORE_ROWS, precision: str = "float32"
 ) -> NDArray[np.floating[Any]]:
-    """Logits of all rows: ids (n, C) -> (n,). A network's matrix products are of that precision, as in training."""
+    """Logits of all rows: ids (n, C) -> (n,). A network's matrix products are of that precision, as in training.
+
+    Ids may be what `placed` gave for them.
+    """
     if not len(ids):
         return np.empty(0, dtype=np.float32)
-    if getattr(model, "on_gpu", False) and len(ids) > rows:
+    on_gpu = getattr(model, "on_gpu", False)
+    if on_gpu and (len(ids) > rows or not isinstance(ids, np.ndarray)):
         from fieldwise.gpu_scores import scores
 
         return scores(model, ids, precision)  # type: ignore[arg-type]
+    assert isinstance(ids, np.ndarray)
     if precision == "float32":
         return in_batches(model.logits, ids, rows)
     import torch
 
-    with torch.autocast("cuda" if getattr(model, "on_gpu", False) else "cpu", torch.bfloat16):
+    with torch.autocast("cuda" if on_gpu else "cpu", torch.bfloat16):
         return in_batches(model.logits, ids, rows)
+
+
+def placed(model: Scorer, ids: NDArray[np.int32]) -> NDArray[np.int32] | torch.Tensor:
+    """Ids to be scored often, brought to where the model is: they stay as they are unless that is a GPU."""
+    if not getattr(model, "on_gpu", False):
+        return ids
+    from fieldwise.gpu_scores import placed as on_gpu
+
+    return on_gpu(model, ids)  # type: ignore[arg-type]
 
 
 def in_batches(

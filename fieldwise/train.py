@@ -13,6 +13,7 @@ import math
 import time
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from fieldwise.optim import Average, RowOptimizer
 from fieldwise.options import check_names
 from fieldwise.pretrain import start_from
 from fieldwise.runs import Progress, Run
-from fieldwise.scoring import device_of
+from fieldwise.scoring import device_of, placed
 from fieldwise.steps import make_step, optimizer_of, tables
 from fieldwise.trees import Trees
 
@@ -190,8 +191,13 @@ class Network(Run):
         with self.average.in_place() if self.average else nullcontext():
             return self._judge(epoch)
 
+    @cached_property
+    def valid_ids(self) -> Any:
+        """The validation rows' ids, where the model is."""
+        return placed(self.model, self.valid.ids)
+
     def _judge(self, epoch: int) -> dict[str, Any]:
-        logits = distributed.score_together(self.model, self.valid.ids, self.settings.precision)
+        logits = distributed.score_together(self.model, self.valid_ids, self.settings.precision)
         found = distributed.from_first(lambda: self._measured(logits))
         better = found["log_loss"] < self.at["best_loss"]
         if better:

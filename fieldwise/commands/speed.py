@@ -79,9 +79,9 @@ def _categories(text: str) -> int:
 
 
 def _line(row: dict[str, Any]) -> str:
-    stages = "".join(f"{milliseconds:10.1f}" for milliseconds in row["ms"].values())
+    stages = "".join(f"{milliseconds:10.2f}" for milliseconds in row["ms"].values())
     speeds = f"{row['rows_per_s']:11,.0f}{row['rows_per_cpu_s']:11,.0f}"
     memory = "-" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 1e6:,.0f}"
     shares = f"{row['matmul_share']:8.1%}{row['copy_share']:8.1%}"
     name = f"{row['model']:8}{row['vocab']:11,}"
-    return f"{name}{speeds}{row['ms_per_step']:10.1f}{stages}{row['scored_rows_per_s']:12,.0f}{memory:>8}{shares}"
+    return f"{name}{speeds}{row['ms_per_step']:10.2f}{stages}{row['scored_rows_per_s']:12,.0f}{memory:>8}{shares}"

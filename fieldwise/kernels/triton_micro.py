@@ -6,6 +6,8 @@ Plain version: nn.interactions.MicroNetwork with two layers and the fused norm. 
     n = (h - mean_b) / std_b             over all pairs and units of the row
     o = 1 where gain n + shift > 0       r = o (gain n + shift)             z = r W2_p + b2_p
 
+and, for PIN, a last norm of z (triton_last.py).
+
 The norm needs all pairs of a row before any r, so h is made anew in each of three passes: `_statistics` (sums of h
 and h^2), `_outputs` (z) and `_gradients`. Arithmetic is cheaper here than memory, and h is never rounded: a rounded h
 would open or close some units that the exact one does not. A program walks over a pair's rows with the pair's weights.
@@ -25,12 +27,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fieldwise.kernels.triton_pairs import ROWS, fields_of, store_side, sum_sides, vectors_of
+from fieldwise.kernels.triton_last import last_norm, pulled
+from fieldwise.kernels.triton_pairs import ROWS, fields_of, store_side, sum_sides, summed, vectors_of
 from fieldwise.nn.norms import EPSILON
 
 WALKS = 4  # programs that share a pair's rows, where no gradient is summed over them
-FLAGS = [False] * 4
-PULL_ROWS, PULL_WIDE = 64, 64  # of a tile of `_pulls`
 
 
 @triton.jit
@@ -79,9 +80,10 @@ def _norm(sums, rows, B, COUNT: tl.constexpr, EPS: tl.constexpr):
 
 @triton.jit
 def _gain_and_shift(gain, shift, pair, H: tl.constexpr, OWN: tl.constexpr, HW: tl.constexpr):
+    """Those of the pair's units; units behind H, which have no weights, are always open."""
     u = tl.arange(0, HW)
     at = (pair * H if OWN else 0) + u
-    return tl.load(gain + at, u < H, 0.0), tl.load(shift + at, u < H, 0.0)
+    return tl.load(gain + at, u < H, 0.0), tl.load(shift + at, u < H, 1.0)
 
 
 @triton.jit
@@ -134,32 +136,6 @@ def _outputs(
 
 
 @triton.jit
-def _pulls(
-    dz, z, opened, b2, parts, padded, B,
-    O: tl.constexpr, P: tl.constexpr, OP: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
-):  # fmt: skip
-    """parts[some pairs] (2, B) = their sums of dn and of dn n: of dz e and of dz (z - b2 - f).
-
-    padded[pair, rows] = dz in OP numbers, zeros behind O, for `_gradients` to load as one.
-    """
-    rows, k = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.program_id(1) * WIDE + tl.arange(0, WIDE)
-    pair, o = k // OP, k % OP
-    column, there = pair * O + o, (rows < B)[:, None] & (pair < P)[None, :]
-    cells = there & (o < O)[None, :]
-    at = rows.to(tl.int64)[:, None] * (P * O) + column[None, :]
-    pull = tl.load(dz + at, cells, 0.0)
-    row = pair.to(tl.int64)[None, :] * B + rows[:, None]
-    tl.store(padded + row * OP + o[None, :], pull, there)
-    e = tl.load(opened + row * (2 * OP) + o[None, :], there, 0.0).to(tl.float32)
-    f = tl.load(opened + row * (2 * OP) + OP + o[None, :], there, 0.0).to(tl.float32)
-    bias = tl.load(b2 + column, (pair < P) & (o < O), 0.0).to(tl.float32)[None, :]
-    inner = tl.load(z + at, cells, 0.0).to(tl.float32) - bias - f
-    into = parts + tl.program_id(1) * 2 * B + rows
-    tl.store(into, tl.sum(pull.to(tl.float32) * e, 1), rows < B)
-    tl.store(into + B, tl.sum(pull.to(tl.float32) * inner, 1), rows < B)
-
-
-@triton.jit
 def _pull_of(dz, rows, B, OP: tl.constexpr, OW: tl.constexpr):
     """dz of a tile of rows, zeros behind: (ROWS, OW)."""
     o = tl.arange(0, OW)
@@ -168,15 +144,15 @@ def _pull_of(dz, rows, B, OP: tl.constexpr, OW: tl.constexpr):
 
 @triton.jit
 def _gradients(
-    v, w1, b1, gain, shift, w2, first, second, sums, pulls, dz, sides, dw1, db1, dgain, dshift, dw2, B,
+    v, w1, b1, gain, shift, w2, first, second, sums, pulls, dz, sides, dw1, db1, dnorm, dw2, db2, B,
     D: tl.constexpr, K: tl.constexpr, H: tl.constexpr, O: tl.constexpr, P: tl.constexpr, OWN: tl.constexpr,
     EPS: tl.constexpr, ROWS: tl.constexpr, DW: tl.constexpr, KW: tl.constexpr, HW: tl.constexpr, OW: tl.constexpr,
-    OP: tl.constexpr, JOIN: tl.constexpr, TURN: tl.constexpr, AHEAD: tl.constexpr, EARLY: tl.constexpr,
+    OP: tl.constexpr,
 ):  # fmt: skip
     """dh = (dn - mean(dn) - n mean(dn n)) / std, means over the row; dx = dh W1^T; dW1 = x^T dh, db1 its last row.
 
-    With N = (o n)^T dz and Z = o^T dz, sums over rows: dW2 = gain N + shift Z, and dgain and dshift are the sums over
-    outputs of W2 N and of W2 Z. dz is what `_pulls` left, (P, B, OP).
+    With N = (o n)^T dz and Z = o^T dz, sums over rows: dW2 = gain N + shift Z; dgain and dshift, in dnorm, are the sums
+    over outputs of W2 N and of W2 Z; db2 is Z's row of a unit that is always open. dz is (P, B, OP).
     """
     pair, u, o = tl.program_id(0), tl.arange(0, HW), tl.arange(0, OW)
     i, j = fields_of(first, second, pair)
@@ -187,71 +163,48 @@ def _gradients(
         three = _matrix(w1, pair, 2 * D, K, D, H, DW, HW)
     g, s = _gain_and_shift(gain, shift, pair, H, OWN, HW)
     back = tl.trans(_matrix(w2, pair, 0, H, H, O, HW, OW))
+    dz += pair.to(tl.int64) * B * OP
     # Transposed, (H, K): a product with 64 rows is a warp group's own, one with 32 is not.
     for_w1 = tl.zeros((HW, KW), tl.float32)
-    if TURN:
-        for_w1 = tl.zeros((KW, HW), tl.float32)
     by_n, by_o = tl.zeros((HW, OW), tl.float32), tl.zeros((HW, OW), tl.float32)
-    by_both = tl.zeros((2 * HW, OW), tl.float32)
-    dz += pair.to(tl.int64) * B * OP
-    if AHEAD:
-        next_x = _tile(v, tl.arange(0, ROWS), i, j, B, D, K, KW)
-        next_pull = _pull_of(dz, tl.arange(0, ROWS), B, OP, OW)
     for start in range(0, B, ROWS):
         rows = start + tl.arange(0, ROWS)
-        if AHEAD:
-            x, pull = next_x, next_pull
-            next_x = _tile(v, rows + ROWS, i, j, B, D, K, KW)
-            next_pull = _pull_of(dz, rows + ROWS, B, OP, OW)
-        else:
-            x, pull = _tile(v, rows, i, j, B, D, K, KW), _pull_of(dz, rows, B, OP, OW)
+        # All loads first: they are under way together.
+        x, pull = _tile(v, rows, i, j, B, D, K, KW), _pull_of(dz, rows, B, OP, OW)
         mean, inverse = _norm(sums, rows, B, P * H, EPS)
         mean1, mean2 = _means(pulls, rows, B, P * H)
-        if EARLY:
-            p, q = vectors_of(v, rows, i, B, D, DW), vectors_of(v, rows, j, B, D, DW)
+        p, q = vectors_of(v, rows, i, B, D, DW), vectors_of(v, rows, j, B, D, DW)
         n = (tl.dot(x, w, input_precision="ieee") - mean) * inverse
         opened = g[None, :] * n + s[None, :] > 0
-        if JOIN:
-            joined = tl.join(tl.where(opened, n, 0.0).to(w.dtype), opened.to(w.dtype)).reshape(ROWS, 2 * HW)
-            by_both = tl.dot(tl.trans(joined), pull, by_both, input_precision="ieee")
-        else:
-            by_n = tl.dot(tl.trans(tl.where(opened, n, 0.0).to(w.dtype)), pull, by_n, input_precision="ieee")
-            by_o = tl.dot(tl.trans(opened.to(w.dtype)), pull, by_o, input_precision="ieee")
+        by_n = tl.dot(tl.trans(tl.where(opened, n, 0.0).to(w.dtype)), pull, by_n, input_precision="ieee")
+        by_o = tl.dot(tl.trans(opened.to(w.dtype)), pull, by_o, input_precision="ieee")
         dn = tl.where(opened, tl.dot(pull, back, input_precision="ieee"), 0.0) * g[None, :]
         dh = ((dn - mean1 - n * mean2) * inverse).to(w.dtype)
-        if TURN:
-            for_w1 = tl.dot(tl.trans(x), dh, for_w1, input_precision="ieee")
-        else:
-            for_w1 = tl.dot(tl.trans(dh), x, for_w1, input_precision="ieee")
+        for_w1 = tl.dot(tl.trans(dh), x, for_w1, input_precision="ieee")
         dp = tl.dot(dh, tl.trans(one), input_precision="ieee")
         dq = tl.dot(dh, tl.trans(two), input_precision="ieee")
         if K > 2 * D:
             both = tl.dot(dh, tl.trans(three), input_precision="ieee")
-            if not EARLY:
-                p, q = vectors_of(v, rows, i, B, D, DW), vectors_of(v, rows, j, B, D, DW)
             dp += both * q.to(tl.float32)
             dq += both * p.to(tl.float32)
         store_side(sides, dp, pair, 0, rows, B, D, DW)
         store_side(sides, dq, pair, 1, rows, B, D, DW)
-    if TURN:
-        for_w1 = tl.trans(for_w1)
-    if JOIN:
-        by_n, by_o = tl.split(tl.permute(by_both.reshape(HW, 2, OW), (0, 2, 1)))
     k, units, outputs = tl.arange(0, KW)[None, :], (u < H)[:, None], (o < O)[None, :]
     tl.store(dw1 + pair * (K * H) + k * H + u[:, None], for_w1.to(dw1.dtype.element_ty), units & (k < K))
     tl.store(db1 + pair * H + 0 * k + u[:, None], for_w1.to(db1.dtype.element_ty), units & (k == K))
     for_w2 = g[:, None] * by_n + s[:, None] * by_o
     tl.store(dw2 + pair * (H * O) + u[:, None] * O + o[None, :], for_w2.to(dw2.dtype.element_ty), units & outputs)
+    tl.store(db2 + pair * O + 0 * u[:, None] + o[None, :], by_o.to(db2.dtype.element_ty), (u == H)[:, None] & outputs)
     weights = tl.trans(back).to(tl.float32)
-    tl.store(dgain + pair * H + u, tl.sum(by_n * weights, 1), u < H)
-    tl.store(dshift + pair * H + u, tl.sum(by_o * weights, 1), u < H)
+    tl.store(dnorm + pair * 2 * H + u, tl.sum(by_n * weights, 1), u < H)
+    tl.store(dnorm + pair * 2 * H + H + u, tl.sum(by_o * weights, 1), u < H)
 
 
 def _sizes(v: Tensor, w1: Tensor, w2: Tensor, gain: Tensor) -> dict[str, Any]:
     """The sizes that the kernels are made for; v is (F, B, D)."""
     dim, (pairs, inputs, hidden), outputs = v.shape[2], w1.shape, w2.shape[2]
     sizes = {"D": dim, "K": inputs, "H": hidden, "O": outputs, "P": pairs}
-    wide = {"DW": (16, dim), "KW": (16, inputs + 1), "HW": (16, hidden), "OP": (1, outputs)}
+    wide = {"DW": (16, dim), "KW": (16, inputs + 1), "HW": (16, hidden + 1), "OP": (1, outputs)}
     sizes |= {name: max(least, triton.next_power_of_2(size)) for name, (least, size) in wide.items()}
     # A tile of 16 outputs made Triton 3.6 address shared memory out of range on an H200.
     sizes["OW"] = max(32, 2 * sizes["OP"])
@@ -262,102 +215,85 @@ def _only(sizes: dict[str, Any], *left_out: str) -> dict[str, Any]:
     return {name: size for name, size in sizes.items() if name not in left_out}
 
 
-def _over_pairs(parts: Tensor) -> Tensor:
-    """parts (P, 2, B) -> (2, B), summed as a product with ones: torch's sum takes five times as long for this shape."""
-    return torch.mv(parts.flatten(1).T, parts.new_ones(len(parts))).view(parts.shape[1:])
-
-
 @torch.library.custom_op("fieldwise::micro", mutates_args=())
 def micro(
-    v: Tensor, w1: Tensor, b1: Tensor, gain: Tensor, shift: Tensor, w2: Tensor, b2: Tensor, first: Tensor,
-    second: Tensor, gradients: bool,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """z (B, P, O), the norm's sums (2, B), and for gradients e and f (P, B, 2, O rounded up to a power of 2).
+    v: Tensor, w1: Tensor, b1: Tensor, gain: Tensor, shift: Tensor, w2: Tensor, b2: Tensor, last_gain: Tensor | None,
+    last_shift: Tensor | None, first: Tensor, second: Tensor, gradients: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Features (B, P, O): z, or with a last norm its y; and for gradients alone z, the norms' sums, e and f.
 
-    v (F, B, D), weights (P, in, out), all contiguous and of one dtype but gain and shift (1 or P, 1, H): float32.
+    v (F, B, D), weights (P, in, out), all contiguous and of one dtype but gains and shifts, which are float32: (1 or P,
+    1, H), and the last ones (1, 1, O).
     """
     sizes, rows, pairs = _sizes(v, w1, w2, gain), v.shape[1], len(w1)
-    grid = (pairs, WALKS)
-    z = v.new_empty(rows, pairs, w2.shape[2])
-    opened = v.new_empty(_opened(rows, w2, gradients))
+    z, opened = v.new_empty(rows, pairs, w2.shape[2]), v.new_empty(_opened(rows, w2, gradients))
     parts = torch.empty(pairs, 2, rows, device=v.device)
-    own = _only(sizes, "O", "P", "OWN", "EPS", "DW", "OW", "OP")
+    grid, own = (pairs, WALKS), _only(sizes, "O", "P", "OWN", "EPS", "DW", "OW", "OP")
     _statistics[grid](v, w1, b1, first, second, parts, rows, WALKS=WALKS, num_stages=1, **own)
-    sums = _over_pairs(parts)
+    sums = summed(parts)
     given = v, w1, b1, gain, shift, w2, b2, first, second, sums
-    _outputs[grid](*given, z, opened, rows, WALKS=WALKS, num_stages=1, GRADIENTS=gradients, **_only(sizes, "DW"))
-    return z, sums, opened
+    shared = {"WALKS": WALKS, "GRADIENTS": gradients, "num_stages": 1}
+    _outputs[grid](*given, z, opened, rows, **shared, **_only(sizes, "DW"))
+    if last_gain is None or last_shift is None:
+        return z, z.new_empty(0), sums, sums.new_empty(0), opened
+    y, norm = last_norm(z, last_gain, last_shift, EPSILON)
+    return y, z, sums, norm, opened
 
 
 def _opened(rows: int, w2: Tensor, gradients: bool) -> tuple[int, ...]:
+    """The shape of e and f."""
     return (len(w2), rows, 2, triton.next_power_of_2(w2.shape[2])) if gradients else (0,)
 
 
 @torch.library.custom_op("fieldwise::micro_backward", mutates_args=())
 def micro_backward(
-    dz: Tensor, v: Tensor, w1: Tensor, b1: Tensor, gain: Tensor, shift: Tensor, w2: Tensor, b2: Tensor, first: Tensor,
-    second: Tensor, z: Tensor, sums: Tensor, opened: Tensor,
+    dy: Tensor, v: Tensor, w1: Tensor, b1: Tensor, gain: Tensor, shift: Tensor, w2: Tensor, b2: Tensor,
+    last_gain: Tensor | None, first: Tensor, second: Tensor, z: Tensor, sums: Tensor, norm: Tensor, opened: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of v, w1, b1, gain, shift, w2, b2."""
-    sizes, rows, pairs = _sizes(v, w1, w2, gain), v.shape[1], len(w1)
-    chunks = triton.cdiv(pairs * sizes["OP"], PULL_WIDE)
-    parts, padded = torch.empty(chunks, 2, rows, device=v.device), v.new_empty(pairs, rows, sizes["OP"])
-    tile = {"O": sizes["O"], "P": pairs, "OP": sizes["OP"], "ROWS": PULL_ROWS, "WIDE": PULL_WIDE}
-    _pulls[(triton.cdiv(rows, PULL_ROWS), chunks)](dz, z, opened, b2, parts, padded, rows, **tile)
-    dw1, db1, dw2 = (torch.empty_like(each) for each in (w1, b1, w2))
-    db2 = torch.mv(dz.flatten(1).T, dz.new_ones(rows)).view(b2.shape)
-    dgain, dshift = (torch.empty(pairs, 1, w1.shape[2], device=v.device) for _ in range(2))
-    sides = v.new_empty(pairs, 2, rows, v.shape[2])
-    given = v, w1, b1, gain, shift, w2, first, second, sums, _over_pairs(parts), padded
-    _gradients[(pairs,)](
-        *given,
-        sides,
-        dw1,
-        db1,
-        dgain,
-        dshift,
-        dw2,
-        rows,
-        num_stages=1,
-        JOIN=FLAGS[0],
-        TURN=FLAGS[1],
-        AHEAD=FLAGS[2],
-        EARLY=FLAGS[3],
-        **sizes,
-    )
-    if not sizes["OWN"]:
-        dgain, dshift = dgain.sum(0, keepdim=True), dshift.sum(0, keepdim=True)
-    return sum_sides(sides, v), dw1, db1, dgain, dshift, dw2, db2
+    """Gradients of v, w1, b1, gain and shift (2, 1 or P, 1, H), w2, b2, and of the last gain and shift (2, O)."""
+    sizes, pairs = _sizes(v, w1, w2, gain), len(w1)
+    dz, pulls, dlast = pulled(dy, z, opened, b2, None if last_gain is None else (last_gain, norm))
+    dw1, db1, dw2, db2 = (torch.empty_like(each) for each in (w1, b1, w2, b2))
+    dnorm, sides = torch.empty(pairs, 2, w1.shape[2], device=v.device), v.new_empty(pairs, 2, *v.shape[1:])
+    given = v, w1, b1, gain, shift, w2, first, second, sums, pulls, dz
+    _gradients[(pairs,)](*given, sides, dw1, db1, dnorm, dw2, db2, v.shape[1], num_stages=1, **sizes)
+    dnorm = dnorm.transpose(0, 1) if sizes["OWN"] else summed(dnorm)[:, None]
+    return sum_sides(sides, v), dw1, db1, dnorm[:, :, None].contiguous(), dw2, db2, dlast
 
 
 @micro.register_fake
 def _(
-    v: Tensor, w1: Tensor, b1: Tensor, gain: Tensor, shift: Tensor, w2: Tensor, b2: Tensor, first: Tensor,
-    second: Tensor, gradients: bool,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    rows = v.shape[1]
+    v: Tensor, w1: Tensor, b1: Tensor, gain: Tensor, shift: Tensor, w2: Tensor, b2: Tensor, last_gain: Tensor | None,
+    last_shift: Tensor | None, first: Tensor, second: Tensor, gradients: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    rows, last = v.shape[1], last_gain is not None
     z, opened = v.new_empty(rows, len(w1), w2.shape[2]), v.new_empty(_opened(rows, w2, gradients))
-    return z, gain.new_empty(2, rows), opened
+    sums = gain.new_empty(2, rows)
+    return z, torch.empty_like(z) if last else z.new_empty(0), sums, sums.new_empty(sums.shape if last else 0), opened
 
 
 @micro_backward.register_fake
 def _(
-    dz: Tensor, v: Tensor, w1: Tensor, b1: Tensor, gain: Tensor, shift: Tensor, w2: Tensor, b2: Tensor, first: Tensor,
-    second: Tensor, z: Tensor, sums: Tensor, opened: Tensor,
+    dy: Tensor, v: Tensor, w1: Tensor, b1: Tensor, gain: Tensor, shift: Tensor, w2: Tensor, b2: Tensor,
+    last_gain: Tensor | None, first: Tensor, second: Tensor, z: Tensor, sums: Tensor, norm: Tensor, opened: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    found = [torch.empty_like(each) for each in (v, w1, b1, gain, shift, w2, b2)]
-    return found[0], found[1], found[2], found[3], found[4], found[5], found[6]
+    dv, dw1, db1, dw2, db2 = (torch.empty_like(each) for each in (v, w1, b1, w2, b2))
+    return dv, dw1, db1, gain.new_empty(2, *gain.shape), dw2, db2, gain.new_empty(2, w2.shape[2])
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    ctx.set_materialize_grads(False)  # all but z is for us alone
-    ctx.save_for_backward(*inputs[:9], *output)
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.set_materialize_grads(False)  # all but the features is for us alone
+    y, z, *others = output
+    ctx.last = inputs[7] is not None
+    ctx.save_for_backward(*inputs[:7], inputs[7], *inputs[9:11], z if ctx.last else y, *others)
 
 
-def _backward(ctx: Any, dz: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
-    if dz is None:
-        return (None,) * 10
-    return (*micro_backward(dz.contiguous(), *ctx.saved_tensors), None, None, None)
+def _backward(ctx: Any, dy: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+    if dy is None:
+        return (None,) * 12
+    dv, dw1, db1, dnorm, dw2, db2, dlast = micro_backward(dy.contiguous(), *ctx.saved_tensors)
+    last = (dlast[0].view(1, 1, -1), dlast[1].view(1, 1, -1)) if ctx.last else (None, None)
+    return dv, dw1, db1, dnorm[0], dnorm[1], dw2, db2, *last, None, None, None
 
 
 micro.register_autograd(_backward, setup_context=_remember)

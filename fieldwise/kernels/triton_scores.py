@@ -115,5 +115,5 @@ def attention(
     sizes = {"F": fields, "D": dim, "A": attend.out_features, "SCALE": 1 / temperature, "PAIRS": PAIRS}
     sizes |= {"DW": max(16, triton.next_power_of_2(dim)), "AW": max(32, triton.next_power_of_2(attend.out_features))}
     weights = computed(attend.weight).contiguous(), attend.bias, score, projection
-    _attention[(rows,)](v, first, second, *weights, y, len(first), **sizes)
+    _attention[(rows,)](v, first, second, *weights, y, len(first), num_stages=1, **sizes)
     return y

@@ -79,9 +79,8 @@ class DNN(nn.Module):
         if self.common and gpu.scores(self, features):
             from fieldwise.kernels.triton_scores import layers
 
-            affines, norms = (
-                [part for part in self.layers if isinstance(part, kind)] for kind in (nn.Linear, nn.LayerNorm)
-            )
+            affines = [part for part in self.layers if isinstance(part, nn.Linear)]
+            norms = [part for part in self.layers if isinstance(part, nn.LayerNorm)]
             return layers(features, list(zip(affines[:-1], norms, strict=True)), affines[-1])
         logits: Tensor = self.layers(features)
         return logits.squeeze(1)

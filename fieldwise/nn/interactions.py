@@ -306,8 +306,7 @@ class MicroNetwork(Pairwise):
 
     def forward(self, v: Tensor) -> Tensor:
         if self._fusible and gpu.fuses(v):
-            normal: Tensor = self.norms[1](self._two_layers(v))
-            return normal.transpose(0, 1).flatten(1)
+            return self._two_layers(v)
         p, q = self.sides(v)
         x = torch.cat([p, q, self.both(p, q)] if self.product else [p, q], dim=2)
         for layer, (weight, bias, norm) in enumerate(zip(self.weights, self.biases, self.norms, strict=True)):
@@ -332,15 +331,18 @@ class MicroNetwork(Pairwise):
         return known and len(self.weights) == 2 and isinstance(self.weights[0], Plain)
 
     def _two_layers(self, v: Tensor) -> Tensor:
-        """As `forward` up to the last norm: (P, B, widths[-1])."""
+        """As `forward`, by the GPU's kernels."""
         from fieldwise.kernels.triton_micro import micro
 
-        norm = self.norms[0]
+        norm, last = self.norms
         inputs = by_field(v), gpu.computed(self.weights[0]()), gpu.computed(self.biases[0])
         outputs = gpu.computed(self.weights[1]()), gpu.computed(self.biases[1])
-        given = *inputs, norm.gain, norm.shift, *outputs, self.first, self.second
+        # They know a last norm that is the same for all pairs.
+        own = not isinstance(last, PairNorm) or last.alone or len(last.gain) > 1
+        known = (None, None) if own else (last.gain, last.shift)
+        given = *inputs, norm.gain, norm.shift, *outputs, *known, self.first, self.second
         x: Tensor = micro(*given, torch.is_grad_enabled())[0]
-        return x.transpose(0, 1)
+        return (last(x.transpose(0, 1)).transpose(0, 1) if own else x).flatten(1)
 
 
 class AttentionPool(Pairwise):
@@ -392,6 +394,7 @@ class AttentionPool(Pairwise):
         if gpu.scores(self, v):
             from fieldwise.kernels.triton_scores import attention
 
+            assert isinstance(self.attend, nn.Linear)
             last = self.score.new_ones(v.shape[2]) if self.projection is None else self.projection
             return attention(v, self.first, self.second, self.attend, self.score, last, self.temperature)
         products = self.products(v)
@@ -445,6 +448,6 @@ def _as_product(convolution: nn.Module, x: Tensor) -> Tensor:
     """convolution(x), (B, C, L) -> (B, C', L'), as one product of matrices: a GPU's convolutions first move x about."""
     weight: Tensor = convolution.weight  # type: ignore[assignment]
     out, _, width = weight.shape
-    steps = x.shape[2] - width + 1
-    windows = torch.cat([x[:, :, t : t + steps] for t in range(width)], dim=1)
-    return (windows.transpose(1, 2) @ weight.transpose(1, 2).reshape(out, -1).T).transpose(1, 2)
+    steps, rows = x.shape[2] - width + 1, x.transpose(1, 2)
+    windows = torch.cat([rows[:, t : t + steps] for t in range(width)], dim=2)
+    return (windows @ weight.transpose(1, 2).reshape(out, -1).T).transpose(1, 2)

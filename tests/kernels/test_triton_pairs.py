@@ -4,7 +4,7 @@ import pytest
 
 from tests.kernels.interpreter import in_interpreter
 
-MICRO = [(True, "fused", 3), (False, "fused-per-pair", 1)]
+MICRO = [(True, "fused", 3), (False, "fused-per-pair", 1), (True, "fused-per-pair", 2), (False, "fused", 1)]
 
 
 @pytest.mark.parametrize(("product", "norm", "out"), MICRO)
