@@ -15,7 +15,7 @@ function hintOf(facts) {
   if (facts.kind === "set") return `several, with ${facts.separator} between`;
   if (facts.kind === "time") return "the time of the row, for its history";
   if (facts.kind === "history") return "for its history";
-  if (facts.kind === "raw") return "as in the raw file; used where the fields made of it are empty";
+  if (facts.kind === "raw") return "raw: used where the fields made of it are empty";
   return facts.examples.length ? known(facts) : "any text";
 }
 
