@@ -20,6 +20,7 @@ from fieldwise.data.recipes import find, ipinyou
 from fieldwise.data.recipes.reading import rows_of
 from fieldwise.online.application import Application, Hooks, Limits
 from fieldwise.online.engine import Engine
+from fieldwise.online.export import export
 from fieldwise.online.router import Router
 from fieldwise.online.service import Service
 from fieldwise.predictor import Predictor
@@ -48,6 +49,8 @@ class Raw:
         self.bundle = folder / "bundle"
         sources = {name: folder / "data" / name for name in ("schema.toml", "encoder")}
         bundle.write(self.bundle, config, sources, model, Calibration(), {})
+        self.served = folder / "served"
+        export(self.bundle, self.served)
         self.file = self.source if self.source.is_file() else sorted(self.source.rglob("imp.*"))[-1]
 
     @property
@@ -78,7 +81,7 @@ def test_a_raw_row_over_http_is_that_of_the_file(raw: Raw) -> None:
     rows, expected = raw.rows[:300], raw.expected()[:300]
     assert len(rows) == len(expected)
     assert len(set(expected.round(6))) > 50
-    service = Service([raw.bundle], Router(("raw",), (1.0,)))
+    service = Service([raw.served], Router(("raw",), (1.0,)))
     with TestClient(Application(service, "", Limits(), Hooks()).api, base_url="http://127.0.0.1") as client:
         found = client.post("/predict", json={"rows": rows}).json()["probabilities"]
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
@@ -94,7 +97,7 @@ def test_a_raw_row_over_http_is_that_of_the_file(raw: Raw) -> None:
 
 
 def test_what_a_row_gives_itself_is_not_derived_and_rankings_are_alike(raw: Raw) -> None:
-    engine, rows = Engine.load(raw.bundle), raw.rows
+    engine, rows = Engine.load(raw.served), raw.rows
     name, source = next(iter(DERIVED[raw.kind].items()))
     row = dict(rows[0])
     made = engine.value(row, name)
