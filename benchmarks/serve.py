@@ -6,9 +6,9 @@ PIN over the 39 fields of a simulated Criteo log, with vectors of 20 and drawn w
 9 the candidates'. A request is bytes made beforehand, sent over one kept connection without Nagle's delay, and timed
 from the first byte sent to the last one received, so that the client's own reading counts as HTTP's. "bare" is the same
 engine called in this process. Both take turns: a core that has slept, and caches that another process has used since,
-cost either of them the same. One row has turns of its own, because what follows a hundred rows finds colder caches than
-what follows one. "echo" is an answer that needs no work, under the same HTTP server. --log none is what HTTP alone
-adds; with a log each request is an impression in SQLite.
+cost either of them the same. One row has turns of its own, and is asked once more on each side right after the hundred
+rows of the other side. "echo" is an answer that needs no work, under the same HTTP server. --log none is what HTTP
+alone adds; with a log each request is an impression in SQLite.
 """
 
 from __future__ import annotations
@@ -95,7 +95,9 @@ def latency(server: Server, engine: Engine, rows: list[dict[str, Any]], count: i
             f"rank {CANDIDATES}, HTTP": lambda: client.ask(ranking),
             f"rank {CANDIDATES}, bare": lambda: engine.rank(context, candidates, 10),
             f"{CANDIDATES} whole rows, HTTP": lambda: client.ask(all_rows),
+            "1 row behind them, bare": lambda: engine.predict(rows[:1]),
             f"{CANDIDATES} whole rows, bare": lambda: engine.predict(whole),
+            "1 row behind them, HTTP": lambda: client.ask(one),
         },
         count // 4,
     )
