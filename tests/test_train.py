@@ -81,6 +81,20 @@ def test_an_average_is_what_is_judged_and_kept_and_training_does_not_see_it(data
     assert loss == pytest.approx(min(e["log_loss"] for e in logs[1] if e["event"] == "valid"), abs=1e-12)
 
 
+def test_validation_has_the_precision_of_training_and_the_report_that_of_predictions(data, tmp_path):
+    out = tmp_path / "run"
+    report = run(data, out, train__epochs=1, train__precision="bf16", train__calibration="none")
+    events = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    part, kept = Dataset.open(data).parts["valid"], bundle.load(out).model
+    losses = {
+        precision: metrics.log_loss(part.labels, metrics.sigmoid(score(kept, part.ids, precision=precision)))
+        for precision in ("bf16", "float32")
+    }
+    assert losses["bf16"] == pytest.approx(min(e["log_loss"] for e in events if e["event"] == "valid"), abs=1e-9)
+    assert losses["float32"] == pytest.approx(report["valid"]["log_loss"], abs=1e-9)
+    assert losses["bf16"] != losses["float32"]
+
+
 def test_training_stops_when_validation_does_not_improve(data, tmp_path):
     report = run(data, tmp_path / "run", train__lr=0.3, train__epochs=30, train__patience=1)
     assert report["epochs"] < 30

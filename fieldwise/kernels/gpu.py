@@ -24,7 +24,8 @@ def takes(*tensors: Tensor) -> bool:
 def fuses(v: Tensor) -> bool:
     """Whether the kernels over pairs are for these vectors: their products are bfloat16's, by autocast, or no gradient
     is asked for. With gradients in float32 they are right too, but torch's own are faster."""
-    return takes(v) and (torch.is_autocast_enabled(v.device.type) or INTERPRETED or not torch.is_grad_enabled())
+    wanted = torch.is_autocast_enabled(v.device.type) or INTERPRETED or not torch.is_grad_enabled()
+    return takes(v) and wanted and v.numel() < 2**31  # their addresses have 32 bits
 
 
 def scores(part: nn.Module, values: Tensor) -> bool:

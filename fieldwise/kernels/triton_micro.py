@@ -99,8 +99,9 @@ def _statistics(
     for start in range(tl.program_id(1) * ROWS, B, WALKS * ROWS):
         rows = start + tl.arange(0, ROWS)
         h = tl.dot(_tile(v, rows, i, j, B, D, K, KW), w, input_precision="tf32x3")
-        tl.store(parts + pair * 2 * B + rows, tl.sum(h, 1), rows < B)
-        tl.store(parts + (pair * 2 + 1) * B + rows, tl.sum(h * h, 1), rows < B)
+        into = parts + pair.to(tl.int64) * 2 * B + rows
+        tl.store(into, tl.sum(h, 1), rows < B)
+        tl.store(into + B, tl.sum(h * h, 1), rows < B)
 
 
 @triton.jit
