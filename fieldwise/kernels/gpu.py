@@ -24,8 +24,9 @@ def takes(*tensors: Tensor) -> bool:
 def fuses(v: Tensor) -> bool:
     """Whether the kernels over pairs are for these vectors: their products are bfloat16's, by autocast, or no gradient
     is asked for. With gradients in float32 they are right too, but torch's own are faster."""
-    wanted = torch.is_autocast_enabled(v.device.type) or INTERPRETED or not torch.is_grad_enabled()
-    return takes(v) and wanted and v.numel() < 2**31  # their addresses have 32 bits
+    if not takes(v) or v.numel() >= 2**31:  # their addresses have 32 bits
+        return False
+    return torch.is_autocast_enabled(v.device.type) or INTERPRETED or not torch.is_grad_enabled()
 
 
 def scores(part: nn.Module, values: Tensor) -> bool:
