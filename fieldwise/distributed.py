@@ -192,7 +192,8 @@ def _signals_kept() -> Iterator[None]:
 
 def _dead(error: Any, restarts: int) -> str:
     number, failure = error.get_first_failure()
-    why = f"worker {number} ended with {failure.exitcode}: {str(failure.message).strip().splitlines()[-1]}"
+    told = failure.message.get("message", "") if isinstance(failure.message, dict) else failure.message
+    why = f"worker {number} ended with {failure.exitcode}: {str(told).strip().splitlines()[-1]}"
     return f"a worker died more often than --restarts {restarts}; go on with --resume ({why})"
 
 

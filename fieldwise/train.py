@@ -248,7 +248,7 @@ def _go_on(model: Model, optimizer: RowOptimizer, config: Config, dataset: Datas
     assert isinstance(origin.model, Model)
     rows = take_weights(model, encoder.layout, origin.model)
     _shift_bias(model, origin.calibration.offset - math.log(dataset.negatives_kept))
-    before = optimizer_of(origin.config, origin.model)
+    before = optimizer_of(origin.config, origin.model.parameters())
     if not optimizer.understands(before):
         return "the optimiser starts anew: its settings are others than those of the run before"
     if not checkpoint.load_best(Path(config.train.continue_from) / "checkpoint", origin.model, before):
