@@ -35,6 +35,12 @@ STALLED_AFTER = 300.0
 CONNECT_SECONDS = 20.0
 
 
+class Link:
+    """How long a worker waits for the others."""
+
+    patience = timedelta(seconds=STALLED_AFTER)
+
+
 class Wire:
     """The bytes of all tensors that this worker has handed to others."""
 
@@ -91,6 +97,7 @@ def _connect(backend: str, patience: timedelta) -> None:
     short = min(patience, timedelta(seconds=CONNECT_SECONDS))
     group.init_process_group(backend, store=clean, rank=own, world_size=workers, timeout=short)
     group.distributed_c10d._set_pg_timeout(patience)
+    Link.patience = patience
 
 
 def _agreed_name(store: Any, own: int, workers: int, patience: timedelta) -> str:
@@ -192,8 +199,9 @@ def _signals_kept() -> Iterator[None]:
 
 def _dead(error: Any, restarts: int) -> str:
     number, failure = error.get_first_failure()
-    told = failure.message.get("message", "") if isinstance(failure.message, dict) else failure.message
-    why = f"worker {number} ended with {failure.exitcode}: {str(told).strip().splitlines()[-1]}"
+    told = failure.message
+    line = str(told["message"]).splitlines()[0] if isinstance(told, dict) else str(told).strip().splitlines()[-1]
+    why = f"worker {number} ended with {failure.exitcode}: {line}"
     return f"a worker died more often than --restarts {restarts}; go on with --resume ({why})"
 
 
@@ -221,6 +229,11 @@ def from_first(action: Callable[[], T]) -> T:
         raise told[0]
     result: T = told[0]
     return result
+
+
+def beside() -> Any:
+    """A second group of the same workers, for a thread whose messages must not meet those of training."""
+    return group.new_group(backend="gloo", timeout=Link.patience)
 
 
 def wait() -> None:
@@ -256,15 +269,17 @@ def counts(values: Tensor) -> list[list[int]]:
 
 
 def score_together(model: Scorer, ids: NDArray[np.int32]) -> NDArray[np.floating[Any]]:
-    """Logits of all rows on every worker, each having scored its share: metrics are those of all rows, exactly."""
+    """Logits of all rows on every worker, each having scored its share: metrics are those of all rows, exactly.
+
+    All workers score as often, as it may take all of them to score: where rows do not go round, the last come again.
+    """
     workers = count()
-    if workers == 1:
+    if workers == 1 or not len(ids):
         return score(model, ids)
-    own = torch.from_numpy(np.ascontiguousarray(score(model, ids[rank() :: workers])))
-    parts = gathered(own, [len(range(other, len(ids), workers)) for other in range(workers)]).numpy()
-    logits, place = np.empty_like(parts), 0
-    for other in range(workers):
-        size = len(range(other, len(ids), workers))
-        logits[other::workers] = parts[place : place + size]
-        place += size
-    return logits
+    each = -(-len(ids) // workers)
+    own = ids[rank() :: workers]
+    if len(own) < each:
+        own = np.concatenate([own, ids[-1:]])
+    scored = torch.from_numpy(np.ascontiguousarray(score(model, own)))
+    together: NDArray[np.floating[Any]] = gathered(scored, [each] * workers).numpy()
+    return together.reshape(workers, each).T.reshape(-1)[: len(ids)]

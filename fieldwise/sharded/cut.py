@@ -26,11 +26,13 @@ LANES = 4
 class CutTable(Table):
     """A table whose rows lie with all workers: ids go to the workers that have their rows, and rows come back.
 
-    `weight` is only its shape and type. `own` are this worker's rows, from number `first` on.
+    `weight` is only its shape and type. `own` are this worker's rows, from number `first` on, and `padded` the same
+    with the columns that FBGEMM needs behind them.
     """
 
     rows: Any
     own: Tensor
+    padded: Tensor
     first: int
 
     def start(self, init: str = "uniform-nk", scale: float = 1.0) -> None:
@@ -39,13 +41,18 @@ class CutTable(Table):
             super().start(init, scale)
 
     def _rows(self, ids: Tensor) -> Tensor:
-        places = ids + self.offsets
-        lengths = torch.full((len(ids),), ids.shape[1], dtype=torch.int32, device=ids.device)
+        # FBGEMM does not know torch's inference mode.
+        with torch.inference_mode(False), torch.set_grad_enabled(torch.is_grad_enabled()):
+            return self._fetched(ids + self.offsets)
+
+    def _fetched(self, places: Tensor) -> Tensor:
+        """The rows of these numbers (B, n), from whichever workers have them: (B, n, D)."""
+        lengths = torch.full((len(places),), places.shape[1], dtype=torch.int32, device=places.device)
         # Half as many bytes travel where numbers of rows fit in 32 bits.
         kind = torch.int32 if len(self.weight) < 2**31 else torch.int64
         jagged = torchrec().KeyedJaggedTensor(keys=[ROWS], values=places.flatten().to(kind), lengths=lengths)
         found: Tensor = self.rows(jagged)[ROWS].values()
-        return found[:, : self.weight.shape[1]].unflatten(0, ids.shape)
+        return found[:, : self.weight.shape[1]].reshape(*places.shape, -1)
 
 
 @dataclass(frozen=True)
@@ -68,7 +75,17 @@ class Cut:
     def live(self) -> dict[str, Tensor]:
         """All that this worker trains, in place: the dense parameters, and its own rows of the tables."""
         dense = {name: value.detach() for name, value in self.dense.items()}
-        return dense | {f"{name}.weight": table.own for name, table in self.tables.items()}
+        return dense | {f"{name}.weight": table.padded for name, table in self.tables.items()}
+
+    @property
+    def size(self) -> int:
+        """How many numbers all workers learn."""
+        own = sum(value.numel() for value in self.dense.values())
+        return own + sum(table.weight.numel() for table in self.tables.values())
+
+    def spread(self, name: str, value: Tensor) -> Any:
+        """A tensor like one of `live`, as what it is among all workers: a part of a table, or the same with each."""
+        return placed(value, self.weights[name]) if name in self.weights else value
 
     def set_rate(self, rate: float) -> None:
         """The learning rate of the rows' optimiser, from the next gradient on."""
@@ -76,6 +93,12 @@ class Cut:
         for group in optimizer.param_groups:
             group["lr"] = rate
         optimizer.step()  # moves nothing: it hands the rate over
+
+
+def placed(own: Tensor, like: Any) -> Any:
+    """A tensor of all workers that has these rows where `like` has its own."""
+    shards = [type(shard)(own, shard.metadata) for shard in like.local_shards()]
+    return type(like)._init_from_local_shards_and_global_metadata(shards, like.metadata())
 
 
 def build(make: Callable[[], Model], settings: TrainSettings, device: torch.device) -> Cut:
@@ -175,14 +198,13 @@ def _by_rows(table: CutTable, sharder: Any, device: torch.device) -> Any:
 
 
 def _give_rows(table: CutTable, weight: Any) -> None:
-    """Tells the table which rows are its worker's; a table of few rows may have none for the last workers."""
+    """Tells the table which rows are its worker's; of a table of few rows the last workers may have none."""
     shards = weight.local_shards()
-    dim = table.weight.shape[1]
     if shards:
-        whole = shards[0].tensor.detach().zero_()
-        table.own, table.first = whole[:, :dim], shards[0].metadata.shard_offsets[0]
+        table.padded, table.first = shards[0].tensor.detach().zero_(), shards[0].metadata.shard_offsets[0]
     else:
-        table.own, table.first = torch.empty(0, dim), len(table.weight)
+        table.padded, table.first = torch.empty(0, weight.shape[1], dtype=table.weight.dtype), len(table.weight)
+    table.own = table.padded[:, : table.weight.shape[1]]
 
 
 def _states(parallel: Any, tables: dict[str, CutTable], settings: TrainSettings) -> dict[str, Any]:
@@ -195,4 +217,3 @@ def _states(parallel: Any, tables: dict[str, CutTable], settings: TrainSettings)
             for shard in value.local_shards():
                 shard.tensor.fill_(settings.initial_accumulator)
     return found
-
