@@ -5,6 +5,7 @@ Nothing here knows of models. A process that nobody started as a worker is the f
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 import signal
@@ -146,10 +147,13 @@ def _lost(error: Exception, stalled_after: float) -> WorkerLost:
     return WorkerLost(f"another worker died, or did not answer for {stalled_after:g} s (--stalled-after): {found}")
 
 
-def launch(work: Callable[..., T], arguments: tuple[Any, ...], workers: int, restarts: int) -> T:
+def launch(
+    work: Callable[..., T], arguments: tuple[Any, ...], workers: int, restarts: int, preload: tuple[str, ...] = ()
+) -> T:
     """Calls work(*arguments) in so many processes of torch's elastic launcher; returns what the first returns.
 
     A user's mistake in a worker is raised here, once. When a worker dies all are started again, up to `restarts` times.
+    Workers are forked off a process that has imported `preload` and nothing else, so that a new start takes no time.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -166,7 +170,9 @@ def launch(work: Callable[..., T], arguments: tuple[Any, ...], workers: int, res
         rdzv_endpoint="localhost:0",
         local_addr="localhost",
         max_restarts=restarts,
+        start_method="forkserver",
     )
+    multiprocessing.get_context("forkserver").set_forkserver_preload([work.__module__, *preload])
     try:
         with _signals_kept():
             found: dict[int, T | FieldwiseError] = elastic_launch(settings, _mistakes_returned)(work, arguments)

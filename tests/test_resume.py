@@ -11,7 +11,7 @@ import time
 import pytest
 from safetensors.torch import load_file
 
-from fieldwise import bundle
+from fieldwise import bundle, checkpoint
 from fieldwise import train as room
 from fieldwise.config import load_config
 from fieldwise.data.prepare import prepare
@@ -107,7 +107,7 @@ def test_killed_often_and_resumed(data, tmp_path, changes):
 
 @pytest.mark.parametrize(
     "place",
-    [(room.Network, "_evaluate"), (room.Network, "_checkpoint"), (bundle, "write")],
+    [(room.Network, "_evaluate"), (checkpoint.WholeStore, "save"), (bundle, "write")],
     ids=lambda place: place[1],
 )
 def test_killed_between_evaluation_checkpoint_and_end(data, tmp_path, monkeypatch, place):

@@ -70,6 +70,7 @@ def train(
     """
     from fieldwise import distributed
     from fieldwise.incremental import settings_of
+    from fieldwise.sharded import engine
 
     chosen = {"model.name": model, "device": device, "seed": seed, "train.init_from": init_from, "train.tables": tables}
     given = {k: v for k, v in chosen.items() if v not in ("", None)}
@@ -77,7 +78,11 @@ def train(
     job = Job(settings, data, folder, resume, json, stalled_after)
     # One worker of cut tables is a worker, too.
     if (workers != 1 or settings.train.tables == "sharded") and "WORLD_SIZE" not in os.environ:
-        report = distributed.launch(_train, (job,), workers, restarts)
+        preload = ("fieldwise.train",)
+        if settings.train.tables == "sharded":
+            engine.check()
+            preload += ("torchrec.distributed",)
+        report = distributed.launch(_train, (job,), workers, restarts, preload)
     else:
         report = _train(job)
     if not report:  # this is a worker of torchrun, and not the first

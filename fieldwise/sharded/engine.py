@@ -5,9 +5,17 @@ from __future__ import annotations
 import importlib
 import logging
 import warnings
+from importlib.util import find_spec
 from typing import Any
 
 from fieldwise.errors import ConfigError
+
+
+def check() -> None:
+    """Refuses where TorchRec is not there, before workers are started for it."""
+    for needed in ("torchrec", "fbgemm_gpu"):
+        if find_spec(needed) is None:
+            raise _missing(f"no module {needed}")
 
 
 def torchrec(module: str = "torchrec") -> Any:
@@ -19,6 +27,9 @@ def torchrec(module: str = "torchrec") -> Any:
             warnings.simplefilter("ignore")
             return importlib.import_module(module)
     except (ImportError, OSError) as error:
-        found = str(error).strip().splitlines()[0]
-        way_out = "install it with `make distributed` (docs/scale.md), or take --tables replicated"
-        raise ConfigError(f"--tables sharded needs TorchRec, found: {found}; {way_out}") from None
+        raise _missing(str(error).strip().splitlines()[0]) from None
+
+
+def _missing(found: str) -> ConfigError:
+    way_out = "install it with `make distributed` (docs/scale.md), or take --tables replicated"
+    return ConfigError(f"--tables sharded needs TorchRec, found {found}; {way_out}")

@@ -55,7 +55,7 @@ class IntoOwnRows(TorchFunctionMode):
 
 
 def drawn(draw: Callable[..., Any], table: Tensor, *numbers: float) -> Iterator[tuple[int, Tensor]]:
-    """The random rows that one call of `draw` fills the table with, in pieces: the number of the first, and the rows."""
+    """The random rows that one call of `draw` fills the table with, in pieces: the number of the first, the rows."""
     rows, dim = table.shape
     starts = range(0, max(1, rows - PIECE_ROWS + 1), PIECE_ROWS)  # the last piece has what is left over, too
     for start in starts:

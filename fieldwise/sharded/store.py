@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
-from torch.distributed._shard.sharded_tensor import ShardedTensor
+from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.checkpoint.state_dict_loader import load as read
@@ -132,7 +132,11 @@ class Copies(AsyncStager):
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         return {name: _copied(value) for name, value in state_dict.items()}
 
-    def close(self) -> None: ...
+    def synchronize_staging(self) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
 
 
 def _copied(value: Any) -> Any:
