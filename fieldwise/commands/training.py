@@ -78,7 +78,7 @@ def train(
     job = Job(settings, data, folder, resume, json, stalled_after)
     # One worker of cut tables is a worker, too.
     if (workers != 1 or settings.train.tables == "sharded") and "WORLD_SIZE" not in os.environ:
-        preload = ("fieldwise.train",)
+        preload: tuple[str, ...] = ("fieldwise.train",)
         if settings.train.tables == "sharded":
             engine.check()
             preload += ("torchrec.distributed",)

@@ -20,7 +20,6 @@ from safetensors.torch import load_file
 from fieldwise import cli, distributed
 from fieldwise.config import Config, TrainSettings, load_config
 from fieldwise.data.prepare import prepare
-from fieldwise.data.schema import Layout
 from fieldwise.data.world import World
 from fieldwise.errors import ConfigError, TrainingError
 from fieldwise.models import build
@@ -43,14 +42,14 @@ PRELOAD = ("fieldwise.train", "torchrec.distributed", "tests.test_distributed")
 KILLS = 10
 
 
-def curve(name: str, dtype: torch.dtype, chosen: dict[str, Any], sharded: bool, layout: Layout) -> list[float]:
+def curve(name: str, dtype: torch.dtype, chosen: dict[str, Any], sharded: bool) -> list[float]:
     """The losses of some steps."""
     torch.manual_seed(0)
     options = MODELS[name]
     config = Config(name, options, TrainSettings(**chosen))
 
     def make() -> Model:
-        made = build(name, layout, options)
+        made = build(name, plain.LAYOUT, options)
         assert isinstance(made, Model)
         return made
 
@@ -82,10 +81,8 @@ def _started(model: Model) -> Model:
 
 def curves(sharded: bool) -> dict[str, list[float]]:
     kinds = (torch.float32, torch.float64)
-    found = {
-        f"{name} {dtype}": curve(name, dtype, ADAGRAD, sharded, plain.LAYOUT) for name in MODELS for dtype in kinds
-    }
-    return found | {"fm sgd": curve("fm", torch.float32, SGD, sharded, plain.LAYOUT)}
+    found = {f"{name} {dtype}": curve(name, dtype, ADAGRAD, sharded) for name in MODELS for dtype in kinds}
+    return found | {"fm sgd": curve("fm", torch.float32, SGD, sharded)}
 
 
 def two_workers(data: Path, folder: Path) -> dict[str, Any]:
@@ -190,9 +187,7 @@ def test_the_last_checkpoints_are_kept_and_whole(two: dict[str, Any]) -> None:
 
 def test_refusals_are_one_line(two: dict[str, Any]) -> None:
     optimizer, clip, whole, norm = two["refused"]
-    assert optimizer.startswith(
-        "--tables sharded needs train.optimizer=adagrad, or sgd with train.momentum=0, found adam"
-    )
+    assert "needs train.optimizer=adagrad, or sgd with train.momentum=0, found adam; or take" in optimizer
     assert "train.clip=0" in clip
     assert "train.l2_full=0" in whole
     assert "batch norm needs the whole batch" in norm
@@ -209,7 +204,7 @@ def often_killed(data: Path, out: Path, moments: list[tuple[int, int]]) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return original(step, found, number)
 
-    ShardedStep.run = dies  # type: ignore[method-assign]
+    ShardedStep.run = dies  # type: ignore[method-assign,assignment]
     with distributed.joined(120):
         train(load_config(base=TRAINING), data, out)
 
@@ -231,7 +226,7 @@ def stalls(data: Path, out: Path) -> None:
             time.sleep(900)
         return original(step, found, number)
 
-    ShardedStep.run = sleeps  # type: ignore[method-assign]
+    ShardedStep.run = sleeps  # type: ignore[method-assign,assignment]
     with distributed.joined(5):
         train(load_config(base=TRAINING), data, out)
 
