@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import pickle
 import signal
 import threading
 import time
@@ -40,12 +39,6 @@ class Link:
     """How long a worker waits for the others."""
 
     patience = timedelta(seconds=STALLED_AFTER)
-
-
-class Wire:
-    """The bytes of all tensors that this worker has handed to others."""
-
-    sent = 0
 
 
 def rank() -> int:
@@ -229,7 +222,6 @@ def from_first(action: Callable[[], T]) -> T:
             told[0] = action()
         except FieldwiseError as error:
             told[0] = error
-        Wire.sent += len(pickle.dumps(told[0]))
     group.broadcast_object_list(told, src=0)
     if isinstance(told[0], FieldwiseError):
         raise told[0]
@@ -250,7 +242,6 @@ def wait() -> None:
 
 def summed(values: Tensor) -> Tensor:
     """The sum of the workers' tensors, in place; the same bits on every worker."""
-    Wire.sent += values.nbytes
     group.all_reduce(values)
     return values
 
@@ -261,7 +252,6 @@ def gathered(values: Tensor, sizes: list[int]) -> Tensor:
     padded = values.new_zeros(most, *values.shape[1:])
     padded[: len(values)] = values
     found = [torch.empty_like(padded) for _ in sizes]
-    Wire.sent += padded.nbytes
     group.all_gather(found, padded)
     return torch.cat([each[:size] for each, size in zip(found, sizes, strict=True)])
 
@@ -269,7 +259,6 @@ def gathered(values: Tensor, sizes: list[int]) -> Tensor:
 def counts(values: Tensor) -> list[list[int]]:
     """The workers' whole numbers (n,): a list of n for each worker."""
     found = [torch.empty_like(values) for _ in range(count())]
-    Wire.sent += values.nbytes
     group.all_gather(found, values)
     return [each.tolist() for each in found]
 

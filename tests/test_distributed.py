@@ -127,9 +127,7 @@ def two_workers(data: Path, folder: Path) -> dict[str, Any]:
         ids = batch(0, np.float32).ids
         found["scores"] = [score(model, ids), distributed.score_together(model, ids)]
         found["refused"] = refusals(data, folder)
-        before = distributed.Wire.sent
         train(load_config(base=TRAINING), data, folder / "two")
-        found["sent"] = distributed.Wire.sent - before
         train(load_config(base={**TRAINING, "model.dropout": 0.3}), data, folder / "dropout")
         train(load_config(base=TRAINING), data, folder / "1-2", resume=True)
         for name in ("2-1", "2-3"):
