@@ -13,7 +13,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,7 +34,7 @@ from fieldwise.sharded.cut import build as cut_model
 from fieldwise.steps import ShardedStep, SharedStep
 from fieldwise.steps.shared import Share
 
-FIELDS, DIM, STEPS = 10, 2, 3
+FIELDS, DIM, STEPS = 10, 2, 10
 # What TorchRec's rows have for DIM numbers, and for the one of the linear part.
 PADDED = 4
 
@@ -71,21 +74,40 @@ def leaving(values: Tensor, splits: list[int]) -> float:
     return values.nbytes * (1 - stays)
 
 
-def measured(kind: str, categories: list[int], batches: list[int]) -> dict[tuple[int, int], float]:
-    """Bytes of a step for each number of categories and size of the batch; called in every worker."""
+@dataclass(frozen=True)
+class Found:
+    """What a step of a worker costs: bytes handed over, milliseconds, and the memory that its tables have taken."""
+
+    sent: float
+    took: float
+    memory: int
+
+
+def measured(kind: str, categories: list[int], batches: list[int]) -> dict[tuple[int, int], Found]:
+    """The costs of a step for each number of categories and size of the batch; called in every worker."""
     found = {}
     with distributed.joined(300):
         for size in categories:
+            before = resident()
             step = step_of(kind, size)
+            memory = resident() - before
             for rows in batches:
-                step(drawn(rows, size, STEPS), 0)  # the first finds out what others will send
+                step(drawn(rows, size, STEPS), 0)  # the first is slow
+                shares = [drawn(rows, size, number) for number in range(STEPS)]
                 with Counted() as wire:
-                    for number in range(STEPS):
-                        step(drawn(rows, size, number), number)
+                    began = time.perf_counter()
+                    for number, own in enumerate(shares):
+                        step(own, number)
+                    took = 1000 * (time.perf_counter() - began) / STEPS
                 total = distributed.summed(torch.tensor(wire.sent))
-                found[size, rows] = float(total) / STEPS / distributed.count()
+                found[size, rows] = Found(float(total) / STEPS / distributed.count(), took, memory)
             del step
     return found
+
+
+def resident() -> int:
+    """Bytes of memory that this process has."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def step_of(kind: str, categories: int) -> SharedStep:
@@ -134,16 +156,18 @@ def main() -> None:
     chosen = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     wrong = False
-    print(f"{'tables':>11}{'workers':>8}{'batch':>8}{'categories':>13}{'bytes a step':>14}{'formula':>10}")
+    titles = f"{'categories':>13}{'bytes a step':>14}{'formula':>10}{'ms a step':>11}{'MB of tables':>14}"
+    print(f"{'tables':>11}{'workers':>8}{'batch':>8}{titles}")
     for kind in chosen.tables:
         for workers in chosen.workers:
             found = distributed.launch(measured, (kind, chosen.categories, chosen.batches), workers, restarts=0)
             for rows in chosen.batches:
                 expected = formula(kind, rows, workers)
                 for size in chosen.categories:
-                    shown = f"{size:13,}{found[size, rows]:14,.0f}{expected:10,.0f}"
+                    step = found[size, rows]
+                    shown = f"{size:13,}{step.sent:14,.0f}{expected:10,.0f}{step.took:11.1f}{step.memory / 1e6:14,.0f}"
                     print(f"{kind:>11}{workers:8}{rows:8}{shown}", flush=True)
-                sent = [found[size, rows] for size in chosen.categories]
+                sent = [found[size, rows].sent for size in chosen.categories]
                 wrong |= max(sent) > 1.02 * min(sent) or not all(0.98 < each / expected < 1.02 for each in sent)
     sys.exit(1 if wrong else 0)
 

@@ -240,6 +240,11 @@ def wait() -> None:
         group.barrier()
 
 
+def anyone(says: bool) -> bool:
+    """Whether any worker says so; the same answer for all, whose clocks differ."""
+    return bool(summed(torch.tensor(int(says)))) if count() > 1 else says
+
+
 def summed(values: Tensor) -> Tensor:
     """The sum of the workers' tensors, in place; the same bits on every worker."""
     group.all_reduce(values)

@@ -177,7 +177,7 @@ class Network(Run):
                 evaluates = within == self.steps or (
                     within % evaluate_every == 0 and within + evaluate_every <= self.steps
                 )
-                saves = time.monotonic() - saved > 60 * settings.checkpoint_minutes
+                saves = self._saves(time.monotonic() - saved)
                 if logs or evaluates or saves:
                     losses += self.step.flush()
                 if losses:
@@ -231,6 +231,11 @@ class Network(Run):
         speed = place["rows"] / max(self.at["seconds"] + seconds, 1e-9)
         self._log({"event": "train", "epoch": epoch, **place, "loss": loss, "rows_per_s": speed})
         self.at["losses"] = []
+
+    def _saves(self, seconds: float) -> bool:
+        """Whether a checkpoint is due that long after the last. Where each worker writes its part, all must agree."""
+        due = seconds > 60 * self.settings.checkpoint_minutes
+        return distributed.anyone(due) if self.together else due
 
     def _store(self) -> checkpoint.Store:
         """Where the run is kept: by the first worker, or by each its rows."""

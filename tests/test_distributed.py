@@ -52,6 +52,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 TRAINING = {"model.name": "pin", "model.dim": 4, "model.subnet": (4, 2), "model.hidden": (8,), "model.dropout": 0.0}
 TRAINING |= {"train.epochs": 2, "train.batch_size": 100, "train.lr": 0.01, "train.checkpoint_minutes": 0.0}
 STOPPED_AT = 7
+KILLS = 10
 
 
 def batch(number: int, dtype: Any) -> Batch:
@@ -287,9 +288,9 @@ def often_killed(data: Path, folder: Path, moments: list[tuple[int, int]]) -> No
 
 def test_killed_workers_are_started_again_and_lose_nothing(data: Path, two: dict[str, Any], folder: Path) -> None:
     random = np.random.default_rng(4)
-    steps = sorted(random.choice(np.arange(1, 18), size=3, replace=False).tolist())
-    moments = [(rank, step) for rank, step in zip((1, 0, 1), steps, strict=True)]
-    distributed.launch(often_killed, (data, folder, moments), workers=2, restarts=3)
+    steps = sorted(random.choice(np.arange(1, 19), size=KILLS, replace=False).tolist())
+    moments = [(int(random.integers(2)), step) for step in steps]
+    distributed.launch(often_killed, (data, folder, moments), workers=2, restarts=KILLS)
     assert_same_bits(folder / "killed", folder / "two")
 
 

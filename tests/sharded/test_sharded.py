@@ -27,7 +27,7 @@ from fieldwise.nn.model import Model
 from fieldwise.predictor import Predictor
 from fieldwise.sharded.cut import build as cut_model
 from fieldwise.steps import ShardedStep, Step, tables
-from fieldwise.train import train
+from fieldwise.train import Network, train
 from tests import test_distributed as plain
 from tests.sharded.slow import doubled
 
@@ -39,7 +39,6 @@ SGD: dict[str, Any] = {"optimizer": "sgd", "momentum": 0.0, "lr": 0.5, "l2": 1e-
 TRAINING = plain.TRAINING | {"train.tables": "sharded", "train.optimizer": "adagrad", "train.lr": 0.05}
 TRAINING |= {"train.average": 0.5, "train.checkpoints": 2}
 PRELOAD = ("fieldwise.train", "torchrec.distributed", "tests.test_distributed")
-KILLS = 10
 
 
 def curve(name: str, dtype: torch.dtype, chosen: dict[str, Any], sharded: bool) -> list[float]:
@@ -91,11 +90,24 @@ def two_workers(data: Path, folder: Path) -> dict[str, Any]:
         found: dict[str, Any] = {"curves": curves(sharded=True)}
         train(load_config(base=TRAINING), data, folder / "two")
         train(load_config(base=TRAINING), data, folder / "1-2", resume=True)
+        run_with_clocks_apart(data, folder / "clocks")
         for name in ("2-1", "2-3"):
             plain.train_until(data, folder / name, plain.STOPPED_AT, TRAINING)
         found["kept"] = sorted(path.name for path in (folder / "2-1" / "checkpoint").iterdir())
         found["refused"] = refusals(data, folder)
         return found
+
+
+def run_with_clocks_apart(data: Path, out: Path) -> None:
+    """For the second worker a checkpoint is always due, for the first never."""
+    original = Network._saves
+
+    def hurries(run: Network, seconds: float) -> bool:
+        return original(run, seconds + 1e9 * distributed.rank())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Network, "_saves", hurries)
+        train(load_config(base={**TRAINING, "train.checkpoint_minutes": 5.0}), data, out)
 
 
 def refusals(data: Path, folder: Path) -> list[str]:
@@ -170,11 +182,22 @@ def test_a_run_is_that_of_one_process_and_leaves_its_bundle(two: dict[str, Any],
     assert left == {path.name for path in one.iterdir()} - {"checkpoint"}
 
 
-def test_another_number_of_workers_goes_on(two: dict[str, Any], one: Path, data: Path, folder: Path) -> None:
-    distributed.launch(resumed, (data, folder / "2-1"), 1, 0, PRELOAD)
+def test_another_number_of_workers_goes_on(
+    two: dict[str, Any], one: Path, data: Path, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     distributed.launch(resumed, (data, folder / "2-3"), 3, 0, PRELOAD)
+    # One worker of the command line, which fills the settings in that it is not told.
+    chosen = {key: value for key, value in TRAINING.items() if key != "train.tables"}
+    settings = [f"--set={k}={','.join(map(str, v)) + ',' if isinstance(v, tuple) else v}" for k, v in chosen.items()]
+    with pytest.raises(SystemExit) as end:
+        cli.main(["train", str(data), *settings, "--tables", "sharded", "--resume", "--out", str(folder / "2-1")])
+    assert end.value.code == 0, capfd.readouterr().err
     for name in ("1-2", "2-1", "2-3"):
         plain.assert_same_losses(folder / name, one)
+
+
+def test_workers_agree_when_a_checkpoint_is_due(two: dict[str, Any], one: Path, folder: Path) -> None:
+    plain.assert_same_losses(folder / "clocks", one)
 
 
 def test_the_last_checkpoints_are_kept_and_whole(two: dict[str, Any]) -> None:
@@ -211,9 +234,9 @@ def often_killed(data: Path, out: Path, moments: list[tuple[int, int]]) -> None:
 
 def test_a_run_that_lost_ten_workers_lost_nothing(two: dict[str, Any], data: Path, folder: Path) -> None:
     random = np.random.default_rng(4)
-    steps = sorted(random.choice(np.arange(1, 19), size=KILLS, replace=False).tolist())
+    steps = sorted(random.choice(np.arange(1, 19), size=plain.KILLS, replace=False).tolist())
     moments = [(int(random.integers(2)), step) for step in steps]
-    distributed.launch(often_killed, (data, folder / "killed", moments), 2, KILLS, PRELOAD)
+    distributed.launch(often_killed, (data, folder / "killed", moments), 2, plain.KILLS, PRELOAD)
     plain.assert_same_bits(folder / "killed", folder / "two")
 
 
