@@ -108,6 +108,8 @@ def build(make: Callable[[], Model], settings: TrainSettings, device: torch.devi
     with WithoutMemory(shapes):
         model = make()
     tables = {name: part for name, part in model.named_modules() if isinstance(part, Table)}
+    for table in tables.values():
+        check_rows(len(table.weight), distributed.count())
     without = [name for name, value in model.named_parameters() if value.is_meta]
     assert without == [f"{name}.weight" for name in tables], without
     # TorchRec draws starting values of its own, other ones on each worker: nobody else's numbers may depend on that.
@@ -167,6 +169,20 @@ def refuse(config: Config) -> None:
             raise ConfigError(f"--tables sharded needs {rule}, found {found}; or take --tables replicated")
 
 
+def check_rows(rows: int, workers: int) -> None:
+    """Refuses a table of which the last worker would have no row.
+
+    >>> check_rows(5, 2)
+    >>> check_rows(4, 3)
+    Traceback (most recent call last):
+    fieldwise.errors.ConfigError: --tables sharded needs rows of every table for each of 3 workers, found one of 4 ...
+    """
+    if (workers - 1) * -(-rows // workers) >= rows:
+        way_out = "take fewer workers, or --tables replicated"
+        needed = f"rows of every table for each of {workers} workers"
+        raise ConfigError(f"--tables sharded needs {needed}, found one of {rows} rows; {way_out}")
+
+
 def _emptied(table: Table) -> CutTable:
     """The same table, its weight only a shape."""
     shape = torch.empty_like(table.weight.detach(), device="meta")
@@ -198,12 +214,9 @@ def _by_rows(table: CutTable, sharder: Any, device: torch.device) -> Any:
 
 
 def _give_rows(table: CutTable, weight: Any) -> None:
-    """Tells the table which rows are its worker's; of a table of few rows the last workers may have none."""
-    shards = weight.local_shards()
-    if shards:
-        table.padded, table.first = shards[0].tensor.detach().zero_(), shards[0].metadata.shard_offsets[0]
-    else:
-        table.padded, table.first = torch.empty(0, weight.shape[1], dtype=table.weight.dtype), len(table.weight)
+    """Tells the table which rows are its worker's."""
+    (shard,) = weight.local_shards()
+    table.padded, table.first = shard.tensor.detach().zero_(), shard.metadata.shard_offsets[0]
     table.own = table.padded[:, : table.weight.shape[1]]
 
 

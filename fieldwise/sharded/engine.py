@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import warnings
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -18,6 +19,7 @@ def check() -> None:
             raise _missing(f"no module {needed}")
 
 
+@cache
 def torchrec(module: str = "torchrec") -> Any:
     """A module of TorchRec, or of FBGEMM below it."""
     # What both warn of is their own: kernels of GPUs that the build for CPUs has not, and functions of torch that age.

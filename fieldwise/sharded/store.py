@@ -141,8 +141,8 @@ class Copies(AsyncStager):
 
 def _copied(value: Any) -> Any:
     if isinstance(value, ShardedTensor):
-        own = [shard.tensor.detach().to("cpu", copy=True) for shard in value.local_shards()]
-        return placed(own[0], value) if own else value
+        (shard,) = value.local_shards()
+        return placed(shard.tensor.detach().to("cpu", copy=True), value)
     return value.detach().to("cpu", copy=True)
 
 

@@ -70,7 +70,7 @@ def _write(file: BinaryIO, value: Tensor) -> None:
 def _pieces(table: CutTable, worker: int) -> list[tuple[int, int]]:
     """A worker's rows in pieces, counted from its own first."""
     each = -(-len(table.weight) // distributed.count())
-    own = max(0, min(each, len(table.weight) - worker * each))
+    own = min(each, len(table.weight) - worker * each)
     return [(start, min(start + PIECE_ROWS, own)) for start in range(0, own, PIECE_ROWS)]
 
 

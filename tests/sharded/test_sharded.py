@@ -20,11 +20,13 @@ from safetensors.torch import load_file
 from fieldwise import cli, distributed
 from fieldwise.config import Config, TrainSettings, load_config
 from fieldwise.data.prepare import prepare
+from fieldwise.data.schema import Layout
 from fieldwise.data.world import World
 from fieldwise.errors import ConfigError, TrainingError
 from fieldwise.models import build
 from fieldwise.nn.model import Model
 from fieldwise.predictor import Predictor
+from fieldwise.scoring import score
 from fieldwise.sharded.cut import build as cut_model
 from fieldwise.steps import ShardedStep, Step, tables
 from fieldwise.train import Network, train
@@ -84,10 +86,28 @@ def curves(sharded: bool) -> dict[str, list[float]]:
     return found | {"fm sgd": curve("fm", torch.float32, SGD, sharded)}
 
 
+def scores_of_sets(sharded: bool) -> Any:
+    """Logits of fields that are a category, a set and a number between two anchors, for more rows than go round."""
+    layout = Layout((6, 9, 12), (1, 3, 3), ordered=(2,))
+    random = np.random.default_rng(2)
+    first, members, lower = (random.integers(0, size, (7, 1)) for size in (6, 9, 11))
+    more = np.where(random.random((7, 2)) < 0.5, -1, random.integers(0, 9, (7, 2)))
+    ids = np.hstack([first, members, more, lower, lower + (random.random((7, 2)) < 0.5)]).astype(np.int32)
+
+    def make() -> Model:
+        made = build("fnn", layout, plain.DEEP)
+        assert isinstance(made, Model)
+        return made
+
+    torch.manual_seed(1)
+    model = cut_model(make, TrainSettings(**ADAGRAD), torch.device("cpu")).model if sharded else make()
+    return (distributed.score_together if sharded else score)(_started(model), ids)
+
+
 def two_workers(data: Path, folder: Path) -> dict[str, Any]:
     """All that the tests below ask of two workers."""
     with distributed.joined(120):
-        found: dict[str, Any] = {"curves": curves(sharded=True)}
+        found: dict[str, Any] = {"curves": curves(sharded=True), "sets": scores_of_sets(sharded=True)}
         train(load_config(base=TRAINING), data, folder / "two")
         train(load_config(base=TRAINING), data, folder / "1-2", resume=True)
         run_with_clocks_apart(data, folder / "clocks")
@@ -163,6 +183,10 @@ def test_losses_are_those_of_one_process(two: dict[str, Any]) -> None:
         tolerance = 1e-10 if "float64" in title else 1e-5
         np.testing.assert_allclose(two["curves"][title], values, rtol=tolerance, err_msg=title)
         assert values[-1] < values[0], title
+
+
+def test_sets_and_numbers_are_looked_up(two: dict[str, Any]) -> None:
+    np.testing.assert_allclose(two["sets"], scores_of_sets(sharded=False), rtol=1e-5)
 
 
 def test_a_run_is_that_of_one_process_and_leaves_its_bundle(two: dict[str, Any], one: Path, folder: Path) -> None:
