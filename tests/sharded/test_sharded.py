@@ -284,16 +284,3 @@ def test_a_worker_that_stalls_in_a_step_is_noticed(data: Path, folder: Path) -> 
         distributed.launch(stalls, (data, folder / "stalled"), 2, 0, PRELOAD)
     assert "\n" not in str(error.value)
     assert time.monotonic() - began < 800  # it would have slept for 900
-
-
-def test_without_torchrec_it_says_so(
-    data: Path, folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "torchrec", None)
-    with pytest.raises(SystemExit) as end:
-        cli.main(["train", str(data), "--model", "fm", "--tables", "sharded", "--out", str(folder / "none")])
-    assert end.value.code == 2
-    told = capfd.readouterr().err
-    assert told.count("\n") == 1
-    assert "--tables sharded needs TorchRec" in told
-    assert "make distributed" in told
