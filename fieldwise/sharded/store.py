@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from fieldwise import distributed
 from fieldwise.checkpoint import Store, drop_others, folder_of, newest_first
-from fieldwise.errors import BundleError
+from fieldwise.errors import BundleError, TrainingError
 from fieldwise.optim import RowOptimizer
 from fieldwise.sharded.cut import Cut, placed
 from fieldwise.sharded.whole import WholeWeights, write_whole
@@ -46,11 +46,7 @@ class CutStore(Store):
         folder = folder_of(self.folder, progress["step"])
         work = folder.with_name(f".{folder.name}.tmp")
         facts = {"progress": progress, "clocks": [group["step"] for group in self.optimizer.param_groups]}
-        if distributed.first():
-            shutil.rmtree(work, ignore_errors=True)
-            work.mkdir(parents=True)
-            (work / PROGRESS).write_text(json.dumps(facts), encoding="utf-8")
-        distributed.wait()
+        distributed.from_first(lambda: _begin(work, facts))
         with _quietly():
             written: Any = async_save(
                 self._state(), checkpoint_id=work, process_group=self.group, async_stager=Copies()
@@ -69,7 +65,10 @@ class CutStore(Store):
     def wait(self) -> None:
         """Until what is being written is there for all."""
         if self.writing is not None:
-            self.writing.result()
+            try:
+                self.writing.result()
+            except (OSError, CheckpointException) as error:
+                raise _unwritten(error, self.folder) from error
             self.writing = None
             distributed.wait()
 
@@ -120,8 +119,7 @@ class CutStore(Store):
             with _quietly():
                 read(state, checkpoint_id=folder, process_group=self.group)
         except (OSError, ValueError, RuntimeError, CheckpointException) as error:
-            why = str(error).strip().splitlines()[0]
-            raise BundleError(f"the checkpoint is damaged: {why}; start anew with another --out ({folder})") from error
+            raise _damaged(error, folder) from error
 
 
 class Copies(AsyncStager):
@@ -158,5 +156,30 @@ def _facts(folder: Path) -> dict[str, Any]:
     try:
         facts: dict[str, Any] = json.loads((folder / PROGRESS).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise BundleError(f"the checkpoint is damaged: {error}; start anew with another --out ({folder})") from None
+        raise _damaged(error, folder) from None
     return facts
+
+
+def _begin(work: Path, facts: dict[str, Any]) -> None:
+    """A new folder to write into, which says where the run stands."""
+    try:
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        (work / PROGRESS).write_text(json.dumps(facts), encoding="utf-8")
+    except OSError as error:
+        raise _unwritten(error, work.parent) from None
+
+
+def _unwritten(error: BaseException, folder: Path) -> TrainingError:
+    return TrainingError(f"the checkpoint cannot be written: {_why(error)}; go on with --resume ({folder})")
+
+
+def _damaged(error: BaseException, folder: Path) -> BundleError:
+    return BundleError(f"the checkpoint is damaged: {_why(error)}; start anew with another --out ({folder})")
+
+
+def _why(error: BaseException) -> str:
+    """What went wrong, with whichever worker, in one line."""
+    if isinstance(error, CheckpointException) and error.failures:
+        error = next(iter(error.failures.values()))[0]
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
