@@ -147,13 +147,13 @@ def formula(kind: str, rows: int, workers: int) -> float:
     """An id and its gradient for each lookup, of the vectors and of the linear part; counts, the bias and the loss.
 
     Of sharded tables ids go out, rows come back and gradients go out, all but the part that a worker has itself; and
-    each worker tells each other how many ids of each row of the batch are for it.
+    each worker tells each other how many there are.
     """
     lookups, small = -(-rows // workers) * FIELDS, 4 + 4
     if kind == "replicated":
         return lookups * (4 + 4 * DIM) + lookups * (4 + 4) + 2 * 8 + small
     others = (workers - 1) / workers
-    each = lookups * others * (4 + 2 * 4 * PADDED) + 4 * rows * others + 3 * 8 * (workers - 1)
+    each = lookups * others * (4 + 2 * 4 * PADDED) + (4 + 3 * 8) * (workers - 1)
     return 2 * each + small
 
 

@@ -14,7 +14,7 @@ class ShardedStep(SharedStep):
     """`SharedStep` over cut tables: their rows move while gradients arrive, the dense weights afterwards."""
 
     def __init__(self, cut: Cut, config: Config, total: int) -> None:
-        self.cut = cut
+        self.cut, self.rate = cut, -1.0
         # An optimiser must have something to move; a model of tables alone has nothing else.
         self.dense = list(cut.dense.values()) or [nn.Parameter(torch.zeros(()))]
         super().__init__(cut.model, config, total)
@@ -24,4 +24,7 @@ class ShardedStep(SharedStep):
 
     def _set_rate(self, number: int) -> None:
         super()._set_rate(number)
-        self.cut.set_rate(self._rate(number))
+        rate = self._rate(number)
+        if rate != self.rate:
+            self.cut.set_rate(rate)
+            self.rate = rate
