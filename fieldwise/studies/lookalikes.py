@@ -67,6 +67,9 @@ def settings(model: str, data: str, size: str, dim: int = DIM, hidden: Sequence[
         found["model.subnet"] = [2 * dim, 1]
     if model == "pin":
         found["model.subnet"] = [20, 3]
+    if model == "ipnn":
+        # Norms make products of one row alike in size; on validation rows IPNN is far better without.
+        found["model.product_norm"] = False
     if model in DEEP:
         width = 80 if data == "appstore" else 140
         found |= {"model.hidden": list(hidden) or [width] * 3, "model.dropout": 0.0}
