@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldwise import bundle, calibration, distributed, metrics
-from fieldwise.config import Config
+from fieldwise.config import Config, config_from
 from fieldwise.data.dataset import Dataset, Part
-from fieldwise.errors import TrainingError
+from fieldwise.errors import ConfigError, TrainingError
 from fieldwise.explain import pair_strength
 from fieldwise.files import whole_file
 from fieldwise.predictions import Predictions
@@ -84,8 +85,9 @@ class Run(ABC):
         known = self.out / "identity.json"
         if resume and known.exists():
             before = json.loads(known.read_text(encoding="utf-8"))
-            if before != identity:
-                what = "data" if before["data"] != identity["data"] else "settings"
+            same_data = before["data"] == identity["data"]
+            if not same_data or _settings(before["config"]) != _settings(identity["config"]):
+                what = "settings" if same_data else "data"
                 raise TrainingError(
                     f"--resume needs the run's own {what}, found others; see {self.out / 'config.toml'}"
                 )
@@ -196,3 +198,11 @@ class Run(ABC):
     def _pair_strength(self, valid: Part) -> dict[str, Any]:
         strength = pair_strength(self._score, valid.ids, self.dataset.layout, rows=128)
         return {"fields": self.dataset.names, "matrix": strength.round(6).tolist()}
+
+
+def _settings(text: str) -> Config | None:
+    """A config from its TOML, where settings that are younger than the text have their defaults; None for another's."""
+    try:
+        return config_from(tomllib.loads(text), "the run's settings")
+    except ConfigError:
+        return None

@@ -75,8 +75,8 @@ def start(config: Config, dataset: Dataset, out: Path, resume: bool = False) -> 
     if "valid" not in dataset.parts:
         raise BundleError(f"training needs a validation part to stop in time; prepare with --split ({dataset.path})")
     torch.manual_seed(config.seed)
-    config = replace(config, train=replace(config.train, tables=_where_tables_lie(config, dataset)))
-    if config.train.tables == "sharded":
+    if _where_tables_lie(config, dataset) == "sharded":
+        config = replace(config, train=replace(config.train, tables="sharded"))
         refuse(config)
         cut = cut_model(lambda: _network(config, dataset), config.train, device_of(config.device))
         return Network(config, dataset, out, resume, cut.model, cut=cut)
