@@ -19,7 +19,6 @@ from safetensors.torch import load_file
 
 from fieldwise import cli, distributed
 from fieldwise.config import Config, TrainSettings, load_config
-from fieldwise.data.prepare import prepare
 from fieldwise.data.schema import Layout
 from fieldwise.data.world import World
 from fieldwise.errors import ConfigError, TrainingError
@@ -31,6 +30,7 @@ from fieldwise.sharded.cut import build as cut_model
 from fieldwise.steps import ShardedStep, Step, tables
 from fieldwise.train import Network, train
 from tests import test_distributed as plain
+from tests.once import once, shared_folder
 from tests.sharded.slow import doubled
 
 pytest.importorskip("torchrec", reason="TorchRec is not installed: make distributed")
@@ -151,27 +151,29 @@ def stopped(data: Path, out: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("sharded") / "data"
-    log = World("demo").log(1250).table
-    prepare({"train": lambda: iter([log])}, folder, "click")
-    return folder
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shared_folder(tmp_path_factory, "sharded")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("runs")
+def data(folder: Path) -> Path:
+    return once(folder, "prepared", lambda: plain.prepared(folder / "data"))
 
 
 @pytest.fixture(scope="module")
 def one(data: Path, folder: Path) -> Path:
     """The run of one process, its tables whole."""
-    train(load_config(base={**TRAINING, "train.tables": "replicated"}), data, folder / "one")
+    config = load_config(base={**TRAINING, "train.tables": "replicated"})
+    once(folder, "alone", lambda: train(config, data, folder / "one"))
     return folder / "one"
 
 
 @pytest.fixture(scope="module")
 def two(data: Path, folder: Path) -> dict[str, Any]:
+    return once(folder, "found", lambda: one_and_two(data, folder))
+
+
+def one_and_two(data: Path, folder: Path) -> dict[str, Any]:
     distributed.launch(stopped, (data, folder / "1-2"), 1, 0, PRELOAD)
     return distributed.launch(two_workers, (data, folder), 2, 0, PRELOAD)
 
