@@ -89,8 +89,8 @@ def start(config: Config, dataset: Dataset, out: Path, resume: bool = False) -> 
 
 
 def _where_tables_lie(config: Config, dataset: Dataset) -> str:
-    if config.model not in MODELS:  # trees have none
-        return config.train.tables
+    if config.model not in MODELS:  # trees have none, and refuse the setting themselves
+        return ""
     return tables_of(config, lambda: _network(config, dataset), device_of(config.device))
 
 
