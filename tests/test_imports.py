@@ -19,6 +19,7 @@ FLOORS = [
     {"optim", "metrics", "calibration", "scoring", "significance"},
     {"members"},
     {"checkpoint", "bundle", "distributed"},
+    {"sharded"},
     {"explain", "heat", "predictor", "pretrain", "incremental", "freshen", "steps"},
     {"drift"},
     {"runs"},

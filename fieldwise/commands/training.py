@@ -59,6 +59,7 @@ def train(
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "",
     seed: Annotated[int | None, typer.Option()] = None,
     workers: Annotated[int, typer.Option(help="Processes that share each batch; torchrun sets its own.")] = 1,
+    tables: Annotated[str, typer.Option(help="Of --workers: replicated, sharded, or auto (what fits).")] = "",
     restarts: Annotated[int, typer.Option(help="How often --workers are started again when one dies.")] = 3,
     stalled_after: Annotated[float, typer.Option(help="Seconds until a silent worker is taken for dead.")] = 300.0,
     json: Json = False,
@@ -69,13 +70,19 @@ def train(
     """
     from fieldwise import distributed
     from fieldwise.incremental import settings_of
+    from fieldwise.sharded import engine
 
-    chosen = {"model.name": model, "device": device, "seed": seed, "train.init_from": init_from}
+    chosen = {"model.name": model, "device": device, "seed": seed, "train.init_from": init_from, "train.tables": tables}
     given = {k: v for k, v in chosen.items() if v not in ("", None)}
     settings = load_config(config, set_ or (), given, settings_of(continue_from) if continue_from else None)
     job = Job(settings, data, folder, resume, json, stalled_after)
-    if workers != 1 and "WORLD_SIZE" not in os.environ:
-        report = distributed.launch(_train, (job,), workers, restarts)
+    # One worker of cut tables is a worker, too.
+    if (workers != 1 or settings.train.tables == "sharded") and "WORLD_SIZE" not in os.environ:
+        preload: tuple[str, ...] = ("fieldwise.train",)
+        if settings.train.tables == "sharded":
+            engine.check()
+            preload += ("torchrec.distributed",)
+        report = distributed.launch(_train, (job,), workers, restarts, preload)
     else:
         report = _train(job)
     if not report:  # this is a worker of torchrun, and not the first
