@@ -20,9 +20,9 @@ from fieldwise.models import registry
 from fieldwise.pages import figure, write_page
 from fieldwise.predictions import Predictions
 from fieldwise.report import MEANINGS, Run, pictures, settings, significance_section
-from fieldwise.runs import Watch
 from fieldwise.scoring import device_of
 from fieldwise.tables import Column, Line, high, low, near_one
+from fieldwise.watching import Watch
 
 # What the paper compares its models with; the best of those in a comparison is what the others are tested against.
 BASELINES = ("lr", "poly2", "gbdt", "fm", "ffm", "afm", "ccpm", "fnn", "deepfm")

@@ -9,7 +9,7 @@ import fieldwise
 
 PACKAGE = Path(fieldwise.__file__).parent
 FLOORS = [
-    {"errors", "toml", "files", "memory"},
+    {"errors", "toml", "files", "memory", "watching"},
     {"predictions"},
     {"config", "options"},
     {"data"},
@@ -75,3 +75,11 @@ def test_training_needs_only_what_a_bare_gpu_machine_has():
     code = f"import sys, fieldwise.train, fieldwise.cli; print([m for m in {heavy} if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_verbs_that_do_not_train_start_without_torch():
+    code = (
+        "import sys, fieldwise.cli, fieldwise.data.prepare, fieldwise.data.recipes.plan; print('torch' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False"
