@@ -9,7 +9,7 @@ import typer
 
 from fieldwise.commands.app import Force, Json, app, listed
 from fieldwise.console import counting, err, print_json, print_proposals, print_recipe, print_recipes, say
-from fieldwise.errors import ConfigError
+from fieldwise.errors import ConfigError, OddCell
 
 if TYPE_CHECKING:
     from fieldwise.data.encoder import Encoder
@@ -138,25 +138,28 @@ def prepare(
     )
     with counting("preparing", json) as progress:
         chosen = plan(asked)
-        facts = room.prepare(
-            chosen.sources,
-            folder,
-            chosen.label,
-            chosen.schema,
-            chosen.split,
-            chosen.weight,
-            drop or (),
-            force,
-            progress,
-            chosen.names,
-            keep_negatives=chosen.keep_negatives,
-            gbdt_leaves=gbdt_leaves or 0,
-            history=past,
-            known=known,
-            recipe=chosen.recipe,
-            threads=threads,
-            inputs=chosen.inputs,
-        )
+        try:
+            facts = room.prepare(
+                chosen.sources,
+                folder,
+                chosen.label,
+                chosen.schema,
+                chosen.split,
+                chosen.weight,
+                drop or (),
+                force,
+                progress,
+                chosen.names,
+                keep_negatives=chosen.keep_negatives,
+                gbdt_leaves=gbdt_leaves or 0,
+                history=past,
+                known=known,
+                recipe=chosen.recipe,
+                threads=threads,
+                inputs=chosen.inputs,
+            )
+        except OddCell as odd:
+            raise odd.at(chosen.locate(odd.column, odd.text)) from None
     facts["notes"] += chosen.notes()
     facts["skipped_rows"] = chosen.bad.facts()
     if json:
