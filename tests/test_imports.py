@@ -26,6 +26,7 @@ FLOORS = [
     {"train"},
     {"estimator", "plots", "tables", "pages", "space", "trials"},
     {"jobs"},
+    {"lineup"},
     {"report", "console", "explanation"},
     {"ceilings", "costs"},
     {"compare", "tune", "bench", "checks", "demo", "serve"},
