@@ -1,4 +1,4 @@
-"""The same rows once more with the rates of their categories, in a folder inside of the prepared one.
+"""The same rows once more with rates of their categories and finer numbers, in a folder inside of the prepared one.
 
 Trees overfit on ids of many values, and do well on what the values' rates say. Networks of products have the ids
 themselves, and grow with the square of the fields: they stay with the plain folder.
@@ -13,10 +13,11 @@ from pathlib import Path
 
 from fieldwise.data.dataset import write_facts
 from fieldwise.data.encode import encode_parts
-from fieldwise.data.encoder import Encoder
+from fieldwise.data.encoder import Encoder, FieldCode
+from fieldwise.data.fit import fit_encoder
 from fieldwise.data.history import History
 from fieldwise.data.leaks import Leak
-from fieldwise.data.schema import AUTO, HistorySettings, Schema
+from fieldwise.data.schema import AUTO, Field, HistorySettings, Schema
 from fieldwise.data.timeline import tell
 
 FOLDER = "rates"
@@ -24,8 +25,9 @@ FOLDER = "rates"
 MOST_ROWS = 1_000_000
 # So many categorical fields are crossed by twos, more are not.
 MOST_CROSSED = 12
-# Chosen on validation rows of four public sets (docs/data.md).
+# Chosen on validation rows (docs/data.md): of the rates, and of numbers whose buckets nobody has set.
 STRENGTH, STEPS = 3.0, 4
+BUCKETS, NUMBER_STEPS = 16, 8
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,9 @@ def write_rates(
     history = usual_history(encoder.schema, leak.alike_in if leak else ())
     if not history.keys:
         return 0
-    inner = Encoder(replace(encoder.schema, history=history), encoder.codes, History(history))
+    codes = _with_finer_numbers(encoder, stage / "train", progress)
+    fields = tuple(code.field for code in codes)
+    inner = Encoder(replace(encoder.schema, fields=fields, history=history), codes, History(history))
     rows: Mapping[str, int] = counted.rows
     tell(inner, stage, rows, progress)
     own = folder / FOLDER
@@ -70,3 +74,14 @@ def write_rates(
     digest = encode_parts(inner, stage, own, rows, progress, "rates.jsonl")
     write_facts(own, inner.names, inner.layout, counted.rows, counted.positives, 1.0, digest)
     return len(history.keys)
+
+
+def _with_finer_numbers(encoder: Encoder, staged: Path, progress: Callable[[str, int], None]) -> list[FieldCode]:
+    """The encoder's codes, those of numbers as their places between a few buckets instead of many hard ones."""
+    usual = [code.field for code in encoder.codes if code.field == Field(code.field.name, "numeric")]
+    if not usual:
+        return encoder.codes
+    finer = tuple(replace(field, max_buckets=BUCKETS, interpolate=NUMBER_STEPS) for field in usual)
+    fitted = fit_encoder(replace(encoder.schema, fields=finer), staged, progress, None, 1).codes
+    found = {code.field.name: code for code in fitted}
+    return [found.get(code.field.name, code) for code in encoder.codes]

@@ -38,7 +38,9 @@ def test_the_same_rows_with_more_fields(log: pa.Table, tmp_path: Path) -> None:
     assert told.names == [*plain.names, "user:rate", "item:rate", "user*item:rate"]
     for part in PARTS:
         np.testing.assert_array_equal(plain.parts[part].labels, told.parts[part].labels)
-        np.testing.assert_array_equal(plain.parts[part].ids, told.parts[part].ids[:, :3])
+        np.testing.assert_array_equal(plain.parts[part].ids[:, :2], told.parts[part].ids[:, :2])
+    assert told.layout.widths == (1, 1, 8, 4, 4, 4)
+    assert plain.layout.widths == (1, 1, 1)
     other = Dataset.open(tmp_path / "two" / "rates")
     np.testing.assert_array_equal(told.parts["train"].ids, other.parts["train"].ids)
 
