@@ -1,6 +1,6 @@
 """How fast `prepare --recipe criteo` is beside the bare DuckDB query that does the same, on generated raw Criteo rows.
 
-    python benchmarks/prepare.py [--rows 2000000,8000000] [--history] [--folder DIR]
+    python benchmarks/prepare.py [--rows 2000000,8000000] [--history] [--folder DIR] [--unit FILE]
 
 Each command is a process of its own; rows/s, peak memory and processor seconds are those of the whole process. The bare
 query reads the file, gives each text with 20 or more occurrences an id by its frequency, maps all rows to ids in their
@@ -70,10 +70,10 @@ def measured(*command: str) -> Cost:
     return Cost(time.monotonic() - began, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1e6)
 
 
-def raw_file(folder: Path, rows: int, unit: int = UNIT) -> Path:
-    """A headerless file of so many rows; the generated ones are kept for the next size."""
+def raw_file(folder: Path, rows: int, unit: int = UNIT, given: Path | None = None) -> Path:
+    """A headerless file of so many rows; the generated ones, if they are not given, are kept for the next size."""
     few = min(rows, unit)
-    once = folder / f"unit{few}.txt"
+    once = given if given and few == unit else folder / f"unit{few}.txt"
     if not once.exists():
         write_raw("criteo", Simulation(few), once)
     path = folder / f"raw{rows}.txt"
@@ -88,8 +88,8 @@ def digest(folder: Path) -> str:
     return str(json.loads((folder / "data.json").read_text(encoding="utf-8"))["digest"])
 
 
-def compare(folder: Path, rows: int, history: bool) -> None:
-    path = raw_file(folder, rows)
+def compare(folder: Path, rows: int, history: bool, given: Path | None) -> None:
+    path = raw_file(folder, rows, given=given)
     prepare = ["-m", "fieldwise", "prepare", str(path), "--recipe", "criteo", "--json", "--force"]
     bare = measured("-c", BARE, str(path), str(folder / "bare.parquet"))
     two = measured(*prepare, "--threads", "2", "--out", str(folder / "two"))
@@ -115,10 +115,11 @@ def main() -> None:
     parser.add_argument("--rows", default="2000000,8000000")
     parser.add_argument("--history", action="store_true")
     parser.add_argument("--folder", help="where the files go while they are needed")
+    parser.add_argument("--unit", type=Path, help="two million rows that `simulate --layout raw` has written")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
         for rows in asked.rows.split(","):
-            compare(Path(folder), int(rows), asked.history)
+            compare(Path(folder), int(rows), asked.history, asked.unit)
 
 
 if __name__ == "__main__":
