@@ -27,6 +27,8 @@ MOST_ROWS = 1_000_000
 MOST_CROSSED = 12
 # Chosen on validation rows (docs/data.md): of the rates, and of numbers whose buckets nobody has set.
 STRENGTH, STEPS = 3.0, 4
+# Bounds the memory to about half a gigabyte.
+MOST_KEYS = 4_000_000
 BUCKETS, NUMBER_STEPS = 16, 8
 
 
@@ -44,7 +46,9 @@ def usual_history(schema: Schema, group: tuple[str, ...] = ()) -> HistorySetting
     names = [name for name in plain if "*" not in name and name.partition(":")[0] != AUTO]
     pairs = itertools.combinations(names, 2) if len(names) <= MOST_CROSSED else ()
     keys = (*names, *("*".join(pair) for pair in pairs))
-    return HistorySettings(keys, strength=STRENGTH, parts=("rate",), interpolate=STEPS, group=group)
+    return HistorySettings(
+        keys, strength=STRENGTH, parts=("rate",), interpolate=STEPS, group=group, most_keys=MOST_KEYS
+    )
 
 
 def write_rates(
