@@ -11,9 +11,9 @@ from fieldwise import metrics
 from fieldwise.config import Config, TrainSettings
 from fieldwise.data.dataset import Dataset
 from fieldwise.errors import ConfigError, TrainingError
+from fieldwise.progress import Progress
 from fieldwise.runs import Run
 from fieldwise.trees import Trees
-from fieldwise.watching import Progress
 
 # How many rounds lie between two lines of the log.
 LOG_ROUNDS = 10

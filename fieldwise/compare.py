@@ -19,10 +19,10 @@ from fieldwise.jobs import Job, run_all
 from fieldwise.lineup import Entrant, keep_best
 from fieldwise.pages import figure, write_page
 from fieldwise.predictions import Predictions
+from fieldwise.progress import Watch
 from fieldwise.report import MEANINGS, Run, pictures, settings, significance_section
 from fieldwise.scoring import device_of
 from fieldwise.tables import Column, Line, high, low, near_one
-from fieldwise.watching import Watch
 
 # What the paper compares its models with; the best of those in a comparison is what the others are tested against.
 BASELINES = ("lr", "poly2", "gbdt", "fm", "ffm", "afm", "ccpm", "fnn", "deepfm")

@@ -18,8 +18,8 @@ from typing import Any
 
 from fieldwise.config import load_config
 from fieldwise.errors import FieldwiseError
+from fieldwise.progress import Progress, Watch
 from fieldwise.train import train
-from fieldwise.watching import Progress, Watch
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ from fieldwise.errors import TrainingError
 from fieldwise.explain import pair_strength
 from fieldwise.files import whole_file
 from fieldwise.predictions import Predictions
+from fieldwise.progress import Progress as Progress
+from fieldwise.progress import Watch as Watch
 from fieldwise.scoring import Scorer, score
-from fieldwise.watching import Progress
 
 
 class Run(ABC):

@@ -34,11 +34,11 @@ from fieldwise.nn.model import Model
 from fieldwise.optim import Average, RowOptimizer
 from fieldwise.options import check_names
 from fieldwise.pretrain import start_from
+from fieldwise.progress import Progress
 from fieldwise.runs import Run
 from fieldwise.scoring import device_of
 from fieldwise.steps import make_step, optimizer_of, tables
 from fieldwise.trees import Trees
-from fieldwise.watching import Progress
 
 # How often an epoch's loss is logged and shown.
 LOGS_PER_EPOCH = 10

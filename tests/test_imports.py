@@ -9,7 +9,7 @@ import fieldwise
 
 PACKAGE = Path(fieldwise.__file__).parent
 FLOORS = [
-    {"errors", "toml", "files", "memory", "watching"},
+    {"errors", "toml", "files", "memory", "progress"},
     {"predictions"},
     {"config", "options"},
     {"data"},
@@ -84,3 +84,9 @@ def test_verbs_that_do_not_train_start_without_torch():
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "False"
+
+
+def test_serving_starts_where_torch_is_not_installed():
+    code = "import sys; sys.modules['torch'] = None; import fieldwise.cli, fieldwise.online.process; print('started')"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert found.stdout.strip() == "started", found.stderr

@@ -17,8 +17,8 @@ from fieldwise.data.batches import batches
 from fieldwise.data.dataset import Dataset
 from fieldwise.data.prepare import Split, prepare
 from fieldwise.models import Model, build
+from fieldwise.progress import Progress
 from fieldwise.train import Network, resolve
-from fieldwise.watching import Progress
 
 RECIPE = Path(__file__).parent.parent / "recipes" / "criteo" / "ffm-libffm.toml"
 ETA, LAMBDA, K = 0.2, 2e-5, 4

@@ -1,4 +1,4 @@
-"""What work that takes long tells whoever watches; it needs no torch, so that the command line starts at once."""
+"""Whoever watches a run; apart from the runs, so that verbs that train nothing need not load torch."""
 
 from __future__ import annotations
 
