@@ -34,7 +34,8 @@ from fieldwise.nn.model import Model
 from fieldwise.optim import Average, RowOptimizer, averaged
 from fieldwise.options import check_names
 from fieldwise.pretrain import start_from
-from fieldwise.runs import Progress, Run
+from fieldwise.progress import Progress
+from fieldwise.runs import Run
 from fieldwise.scoring import Saved, device_of
 from fieldwise.sharded.choice import tables_of
 from fieldwise.sharded.cut import Cut, refuse

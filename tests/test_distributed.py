@@ -113,7 +113,7 @@ def train_until(data: Path, out: Path, step: int, changes: dict[str, Any] | None
 
 
 def run_progress() -> Any:
-    from fieldwise.runs import Progress
+    from fieldwise.progress import Progress
 
     return Progress()
 
