@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fieldwise.errors import ConfigError, unknown
-from fieldwise.nn.initial import xavier_
+from fieldwise.nn.affine import affine
 from fieldwise.nn.norms import EPSILON, activation
 
 NORMS = ("layer", "batch", "weight", "none")
@@ -75,14 +75,6 @@ class DNN(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         logits: Tensor = self.layers(features)
         return logits.squeeze(1)
-
-
-def affine(width: int, out: int, weight_norm: bool = False) -> nn.Module:
-    """A fully connected layer with Xavier weights and zero bias."""
-    layer = nn.Linear(width, out)
-    xavier_(layer.weight, width, out)
-    nn.init.zeros_(layer.bias)
-    return nn.utils.parametrizations.weight_norm(layer) if weight_norm else layer
 
 
 class BatchNorm(nn.BatchNorm1d):

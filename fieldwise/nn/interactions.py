@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from fieldwise.errors import ConfigError, unknown
 from fieldwise.kernels import gpu
-from fieldwise.nn.classifiers import affine, check_dropout, check_sizes
+from fieldwise.nn.affine import affine
+from fieldwise.nn.classifiers import check_dropout, check_sizes
 from fieldwise.nn.embedding import Packed
 from fieldwise.nn.initial import xavier_
 from fieldwise.nn.norm_relu import NormRelu, takes
