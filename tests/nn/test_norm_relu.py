@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fieldwise.nn.interactions import MicroNetwork
+from fieldwise.nn.micro import MicroNetwork
 from fieldwise.nn.norm_relu import NormRelu, takes
 from fieldwise.nn.norms import PairNorm
 
@@ -51,7 +51,7 @@ def test_other_norms_and_activations_go_the_plain_way() -> None:
 
 def test_sub_networks_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    net, v = MicroNetwork([4] * 5, (7, 2)).double(), torch.randn(120, 5, 4, dtype=torch.float64)
+    net, v = MicroNetwork([4] * 5, (7, 3, 2)).double(), torch.randn(120, 5, 4, dtype=torch.float64)
     fast = net(v)
-    monkeypatch.setattr("fieldwise.nn.interactions.takes", lambda *_: False)
+    monkeypatch.setattr("fieldwise.nn.micro.takes", lambda *_: False)
     torch.testing.assert_close(fast, net(v), rtol=1e-10, atol=1e-10)

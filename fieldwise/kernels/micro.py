@@ -1,0 +1,164 @@
+"""The micro networks of all pairs around their first matrix product, pair by pair in the cache (CPU, numba).
+
+    inputs      v_i, v_j and v_i * v_j side by side, for the matrix product that gives the units x (P, B, H)
+    forward     the fused norm over a row's n = P H units, ReLU and the small last layer: units are not written again
+
+With m and r = 1 / sqrt(var + eps) of a row's units and u = (x - m) r: y = max(0, gain u + shift), out = W y + b. Back,
+with dy = W^T dout where y > 0, else 0, and d = dy gain: dx = r (d - sum d / n - u sum (d u) / n), dW = sum dout y^T,
+dgain = sum dy u, dshift = sum dy. Each function does rows low..high. The plain version is `MicroNetwork.plain`.
+Sums over pairs are taken of GROUP pairs at a time as lanes, and from there on in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from fieldwise.kernels.lanes import LANES, larger, load, pointer, spread, store, total, where_zero
+
+BLOCK = 64  # rows whose vectors, of all fields, stay in the cache
+ROWS = 8  # rows whose units do
+GROUP = 32
+
+
+@njit(cache=True, nogil=True)
+def inputs(v: Any, first: Any, second: Any, low: Any, high: Any, out: Any) -> None:
+    """Fills out (P, B, 2 D or 3 D), of v (F, B, D)."""
+    rows, dim, wide = v.shape[1], v.shape[2], out.shape[2]
+    count, vs, outs = min(dim, LANES), pointer(v), pointer(out)
+    for start in range(low, high, BLOCK):
+        for p in range(len(first)):
+            one, two = first[p] * rows, second[p] * rows
+            for b in range(start, min(start + BLOCK, high)):
+                to = (p * rows + b) * wide
+                for c in range(0, dim, LANES):
+                    here = min(c, dim - count)
+                    x, y = load(vs, (one + b) * dim + here, count), load(vs, (two + b) * dim + here, count)
+                    store(outs, to + here, count, x)
+                    store(outs, to + dim + here, count, y)
+                    if wide > 2 * dim:
+                        store(outs, to + 2 * dim + here, count, x * y)
+
+
+@njit(cache=True, nogil=True)
+def inputs_back(grad: Any, v: Any, first: Any, second: Any, low: Any, high: Any, dv: Any) -> None:
+    """Adds to dv (F, B, D): dv_i = g_1 + g_3 v_j, dv_j = g_2 + g_3 v_i of grad (P, B, 2 D or 3 D)."""
+    rows, dim, wide = v.shape[1], v.shape[2], grad.shape[2]
+    vs, gs, dvs = pointer(v), pointer(grad), pointer(dv)
+    for start in range(low, high, BLOCK):
+        for p in range(len(first)):
+            one, two = first[p] * rows, second[p] * rows
+            for b in range(start, min(start + BLOCK, high)):
+                place = (p * rows + b) * wide
+                for c in range(0, dim, LANES):
+                    left, i, j = dim - c, (one + b) * dim + c, (two + b) * dim + c
+                    by_i, by_j = load(gs, place + c, left), load(gs, place + dim + c, left)
+                    if wide > 2 * dim:
+                        both = load(gs, place + 2 * dim + c, left)
+                        by_i = by_i + both * load(vs, j, left)
+                        by_j = by_j + both * load(vs, i, left)
+                    store(dvs, i, left, load(dvs, i, left) + by_i)
+                    store(dvs, j, left, load(dvs, j, left) + by_j)
+
+
+@njit(cache=True, nogil=True)
+def empty(lanes: Any, sums: Any, zero: Any) -> None:
+    """Adds the lanes (n, 16) up into sums (n,), and empties them."""
+    places = pointer(lanes)
+    for k in range(len(sums)):
+        sums[k] += total(load(places, k * LANES, LANES), 0)
+        store(places, k * LANES, LANES, zero)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def forward(
+    x: Any, gain: Any, shift: Any, weight: Any, bias: Any, eps: Any, low: Any, high: Any, stats: Any, out: Any
+) -> None:
+    """Fills out (B, P, U) and stats (B, 2), m and r; gain and shift (1 or P, H), weight (P, U, H), bias (P, U)."""
+    pairs, rows, units = x.shape
+    outs, to, one_gain = weight.shape[1], gain.dtype.type, len(gain) == 1
+    xs, gains, shifts, ws, zero = pointer(x), pointer(gain), pointer(shift), pointer(weight), spread(gain.dtype.type(0))
+    own, sums, lanes = np.ones(units, gain.dtype), np.zeros(ROWS), np.zeros((ROWS, LANES), gain.dtype)
+    y = np.zeros(units, gain.dtype)
+    ones, partial, ys = pointer(own), pointer(lanes), pointer(y)
+    for start in range(low, high, ROWS):
+        end = min(start + ROWS, high)
+        # Squares are taken of what is left when the mean is known, so that nothing cancels out.
+        stats[start:end, 0] = 0
+        for turn in range(2):
+            sums[:] = 0
+            for p in range(pairs):
+                for b in range(start, end):
+                    place, part, mean = (p * rows + b) * units, load(partial, (b - start) * LANES, LANES), stats[b, 0]
+                    for c in range(0, units, LANES):
+                        far = load(xs, place + c, units - c) - load(ones, c, units - c) * to(mean)
+                        part = part + (far * far if turn else far)
+                    store(partial, (b - start) * LANES, LANES, part)
+                if p % GROUP == GROUP - 1 or p == pairs - 1:
+                    empty(lanes, sums, zero)
+            for b in range(start, end):
+                mean = sums[b - start] / (pairs * units)
+                stats[b, turn] = 1 / math.sqrt(mean + eps) if turn else mean
+        for p in range(pairs):
+            mine = 0 if one_gain else p * units
+            for b in range(start, end):
+                place, mean, scale = (p * rows + b) * units, to(stats[b, 0]), to(stats[b, 1])
+                for c in range(0, units, LANES):
+                    left = units - c
+                    u = (load(xs, place + c, left) - mean) * scale
+                    store(ys, c, left, larger(u * load(gains, mine + c, left) + load(shifts, mine + c, left), zero))
+                for k in range(outs):
+                    found, from_ = zero, (p * outs + k) * units
+                    for c in range(0, units, LANES):
+                        found = found + load(ys, c, units - c) * load(ws, from_ + c, units - c)
+                    out[b, p, k] = bias[p, k] + total(found, 0)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def backward(
+    dout: Any, x: Any, gain: Any, shift: Any, weight: Any, stats: Any, low: Any, high: Any, dgain: Any, dshift: Any,
+    dweight: Any, dx: Any,
+) -> None:  # fmt: skip
+    """Fills dx, adds to dgain and dshift (P, H), by pair even where the gain is not, and to dweight (P, U, H)."""
+    pairs, rows, units = x.shape
+    outs, to, one_gain = weight.shape[1], gain.dtype.type, len(gain) == 1
+    xs, gains, shifts, ws, zero = pointer(x), pointer(gain), pointer(shift), pointer(weight), spread(gain.dtype.type(0))
+    gs, found, by_gain, by_shift = pointer(dout), pointer(dx), pointer(dgain), pointer(dshift)
+    lanes, sums = np.zeros((2 * ROWS, LANES), gain.dtype), np.zeros(2 * ROWS)
+    partial, by_weight = pointer(lanes), pointer(dweight)
+    for start in range(low, high, ROWS):
+        sums[:] = 0
+        for turn in range(2):
+            for p in range(pairs):
+                mine = 0 if one_gain else p * units
+                for b in range(start, min(start + ROWS, high)):
+                    place, mean, scale, row = (p * rows + b) * units, to(stats[b, 0]), to(stats[b, 1]), 2 * (b - start)
+                    one, two = to(sums[row]), to(sums[row + 1])
+                    first, second = load(partial, row * LANES, LANES), load(partial, (row + 1) * LANES, LANES)
+                    from_ = (b * pairs + p) * outs
+                    for c in range(0, units, LANES):
+                        left, there = units - c, p * units + c
+                        u, weight_ = (load(xs, place + c, left) - mean) * scale, load(gains, mine + c, left)
+                        y, dy = larger(u * weight_ + load(shifts, mine + c, left), zero), zero
+                        for k in range(outs):
+                            dy = dy + load(ws, (p * outs + k) * units + c, left) * gs[from_ + k]
+                        g = where_zero(y, zero, dy)
+                        if turn:
+                            store(found, place + c, left, (g * weight_ - u * two - one) * scale)
+                            continue
+                        store(by_gain, there, left, load(by_gain, there, left) + g * u)
+                        store(by_shift, there, left, load(by_shift, there, left) + g)
+                        for k in range(outs):
+                            at = (p * outs + k) * units + c
+                            store(by_weight, at, left, load(by_weight, at, left) + y * gs[from_ + k])
+                        first = first + g * weight_
+                        second = second + g * weight_ * u
+                    store(partial, row * LANES, LANES, first)
+                    store(partial, (row + 1) * LANES, LANES, second)
+                if not turn and (p % GROUP == GROUP - 1 or p == pairs - 1):
+                    empty(lanes, sums, zero)
+            if not turn:
+                sums /= pairs * units

@@ -1,0 +1,58 @@
+"""Convolutions along the fields (CCPM)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fieldwise.errors import ConfigError
+from fieldwise.nn.classifiers import check_sizes
+from fieldwise.nn.initial import xavier_
+from fieldwise.nn.interactions import Interaction, one_size
+
+
+class Convolution(Interaction):
+    """CCPM: convolutions along the fields, ReLU, the largest values of each channel kept (section 3.2).
+
+    `channels` and `widths` have one entry for each stage. One stage with `keep` 1 (global max-pooling) is what
+    Table 10's parameter count fixes; `keep` > 1 keeps the k largest in field order.
+    """
+
+    def __init__(
+        self, dims: Sequence[int], channels: Sequence[int], widths: Sequence[int], keep: Sequence[int]
+    ) -> None:
+        super().__init__()
+        if not len(channels) == len(widths) == len(keep) > 0:
+            raise ConfigError(f"channels, widths and keep need one length, found {channels}, {widths}, {keep}")
+        check_sizes("channels, widths and keep", [*channels, *widths, *keep])
+        self.convolutions, self.keep, length, inputs = nn.ModuleList(), list(keep), len(dims), one_size(self, dims)
+        for out, width, kept in zip(channels, widths, keep, strict=True):
+            width = min(width, length)
+            convolution = nn.Conv1d(inputs, out, width, bias=False)
+            xavier_(convolution.weight, inputs * width, out)
+            self.convolutions.append(convolution)
+            length, inputs = min(kept, length - width + 1), out
+        self.width = inputs * length
+
+    def forward(self, v: Tensor) -> Tensor:
+        x = v.transpose(1, 2)
+        for convolution, kept in zip(self.convolutions, self.keep, strict=True):
+            # Pooled before the ReLU, which changes no value: behind it, which of several zeros is kept is chance.
+            x = _as_product(convolution, x) if x.is_cuda else convolution(x)
+            if kept == 1:
+                x = x.amax(dim=2, keepdim=True)
+            elif kept < x.shape[2]:
+                x = x.gather(2, x.topk(kept, dim=2).indices.sort(dim=2).values)
+            x = torch.relu(x)
+        return x.flatten(1)
+
+
+def _as_product(convolution: nn.Module, x: Tensor) -> Tensor:
+    """convolution(x), (B, C, L) -> (B, C', L'), as one product of matrices: a GPU's convolutions first move x about."""
+    weight: Tensor = convolution.weight  # type: ignore[assignment]
+    out, _, width = weight.shape
+    steps = x.shape[2] - width + 1
+    windows = torch.cat([x[:, :, t : t + steps] for t in range(width)], dim=1)
+    return (windows.transpose(1, 2) @ weight.transpose(1, 2).reshape(out, -1).T).transpose(1, 2)
