@@ -81,39 +81,48 @@ def forward(
     pairs, rows, units = x.shape
     outs, to, one_gain = weight.shape[1], gain.dtype.type, len(gain) == 1
     xs, gains, shifts, ws, zero = pointer(x), pointer(gain), pointer(shift), pointer(weight), spread(gain.dtype.type(0))
-    own, sums, lanes = np.ones(units, gain.dtype), np.zeros(ROWS), np.zeros((ROWS, LANES), gain.dtype)
-    y = np.zeros(units, gain.dtype)
+    own, sums, lanes = np.ones(units, gain.dtype), np.zeros(2 * ROWS), np.zeros((2 * ROWS, LANES), gain.dtype)
+    room = (units + LANES - 1) // LANES * LANES
+    y = np.zeros((ROWS, room), gain.dtype)
     ones, partial, ys = pointer(own), pointer(lanes), pointer(y)
     for start in range(low, high, ROWS):
         end = min(start + ROWS, high)
-        # Squares are taken of what is left when the mean is known, so that nothing cancels out.
-        stats[start:end, 0] = 0
-        for turn in range(2):
-            sums[:] = 0
-            for p in range(pairs):
-                for b in range(start, end):
-                    place, part, mean = (p * rows + b) * units, load(partial, (b - start) * LANES, LANES), stats[b, 0]
-                    for c in range(0, units, LANES):
-                        far = load(xs, place + c, units - c) - load(ones, c, units - c) * to(mean)
-                        part = part + (far * far if turn else far)
-                    store(partial, (b - start) * LANES, LANES, part)
-                if p % GROUP == GROUP - 1 or p == pairs - 1:
-                    empty(lanes, sums, zero)
+        sums[:] = 0
+        for b in range(start, end):
+            # Taken from the mean of the first pair's units, near that of all, so that the squares do not cancel out.
+            stats[b, 0] = 0
+            for c in range(0, units, LANES):
+                stats[b, 0] += total(load(xs, b * units + c, units - c), 0) / units
+        for p in range(pairs):
             for b in range(start, end):
-                mean = sums[b - start] / (pairs * units)
-                stats[b, turn] = 1 / math.sqrt(mean + eps) if turn else mean
+                place, near, row = (p * rows + b) * units, to(stats[b, 0]), 2 * (b - start)
+                first, second = load(partial, row * LANES, LANES), load(partial, (row + 1) * LANES, LANES)
+                for c in range(0, units, LANES):
+                    far = load(xs, place + c, units - c) - load(ones, c, units - c) * near
+                    first = first + far
+                    second = second + far * far
+                store(partial, row * LANES, LANES, first)
+                store(partial, (row + 1) * LANES, LANES, second)
+            if p % GROUP == GROUP - 1 or p == pairs - 1:
+                empty(lanes, sums, zero)
+        for b in range(start, end):
+            far, square = sums[2 * (b - start)] / (pairs * units), sums[2 * (b - start) + 1] / (pairs * units)
+            stats[b, 0] += far
+            stats[b, 1] = 1 / math.sqrt(max(square - far * far, 0.0) + eps)
         for p in range(pairs):
             mine = 0 if one_gain else p * units
-            for b in range(start, end):
-                place, mean, scale = (p * rows + b) * units, to(stats[b, 0]), to(stats[b, 1])
-                for c in range(0, units, LANES):
-                    left = units - c
-                    u = (load(xs, place + c, left) - mean) * scale
-                    store(ys, c, left, larger(u * load(gains, mine + c, left) + load(shifts, mine + c, left), zero))
-                for k in range(outs):
-                    found, from_ = zero, (p * outs + k) * units
+            for c in range(0, units, LANES):
+                left, weight_, shift_ = units - c, load(gains, mine + c, units - c), load(shifts, mine + c, units - c)
+                for b in range(start, end):
+                    u = (load(xs, (p * rows + b) * units + c, left) - to(stats[b, 0])) * to(stats[b, 1])
+                    store(ys, (b - start) * room + c, LANES, larger(u * weight_ + shift_, zero))
+            for k in range(outs):
+                for b in range(start, end):
+                    found = zero
                     for c in range(0, units, LANES):
-                        found = found + load(ys, c, units - c) * load(ws, from_ + c, units - c)
+                        found = found + load(ys, (b - start) * room + c, LANES) * load(
+                            ws, (p * outs + k) * units + c, units - c
+                        )
                     out[b, p, k] = bias[p, k] + total(found, 0)
 
 
@@ -128,37 +137,43 @@ def backward(
     xs, gains, shifts, ws, zero = pointer(x), pointer(gain), pointer(shift), pointer(weight), spread(gain.dtype.type(0))
     gs, found, by_gain, by_shift = pointer(dout), pointer(dx), pointer(dgain), pointer(dshift)
     lanes, sums = np.zeros((2 * ROWS, LANES), gain.dtype), np.zeros(2 * ROWS)
-    partial, by_weight = pointer(lanes), pointer(dweight)
+    y_ = np.zeros((ROWS, LANES), gain.dtype)
+    partial, by_weight, ys = pointer(lanes), pointer(dweight), pointer(y_)
     for start in range(low, high, ROWS):
+        end = min(start + ROWS, high)
         sums[:] = 0
-        for turn in range(2):
-            for p in range(pairs):
-                mine = 0 if one_gain else p * units
-                for b in range(start, min(start + ROWS, high)):
-                    place, mean, scale, row = (p * rows + b) * units, to(stats[b, 0]), to(stats[b, 1]), 2 * (b - start)
-                    one, two = to(sums[row]), to(sums[row + 1])
-                    first, second = load(partial, row * LANES, LANES), load(partial, (row + 1) * LANES, LANES)
-                    from_ = (b * pairs + p) * outs
-                    for c in range(0, units, LANES):
-                        left, there = units - c, p * units + c
-                        u, weight_ = (load(xs, place + c, left) - mean) * scale, load(gains, mine + c, left)
-                        y, dy = larger(u * weight_ + load(shifts, mine + c, left), zero), zero
-                        for k in range(outs):
-                            dy = dy + load(ws, (p * outs + k) * units + c, left) * gs[from_ + k]
-                        g = where_zero(y, zero, dy)
-                        if turn:
-                            store(found, place + c, left, (g * weight_ - u * two - one) * scale)
-                            continue
-                        store(by_gain, there, left, load(by_gain, there, left) + g * u)
-                        store(by_shift, there, left, load(by_shift, there, left) + g)
-                        for k in range(outs):
-                            at = (p * outs + k) * units + c
-                            store(by_weight, at, left, load(by_weight, at, left) + y * gs[from_ + k])
-                        first = first + g * weight_
-                        second = second + g * weight_ * u
-                    store(partial, row * LANES, LANES, first)
-                    store(partial, (row + 1) * LANES, LANES, second)
-                if not turn and (p % GROUP == GROUP - 1 or p == pairs - 1):
-                    empty(lanes, sums, zero)
-            if not turn:
-                sums /= pairs * units
+        for p in range(pairs):
+            mine = 0 if one_gain else p * units
+            for c in range(0, units, LANES):
+                left, there, first, second = units - c, p * units + c, zero, zero
+                weight_, shift_ = load(gains, mine + c, left), load(shifts, mine + c, left)
+                for b in range(start, end):
+                    place, row, from_, dy = (p * rows + b) * units + c, 2 * (b - start), (b * pairs + p) * outs, zero
+                    for k in range(outs):
+                        dy = dy + load(ws, (p * outs + k) * units + c, left) * gs[from_ + k]
+                    u = (load(xs, place, left) - to(stats[b, 0])) * to(stats[b, 1])
+                    y = larger(u * weight_ + shift_, zero)
+                    g = where_zero(y, zero, dy)
+                    d = g * weight_
+                    store(ys, (b - start) * LANES, LANES, y)
+                    store(found, place, left, d)
+                    first, second = first + g * u, second + g
+                    store(partial, row * LANES, LANES, load(partial, row * LANES, LANES) + d)
+                    store(partial, (row + 1) * LANES, LANES, load(partial, (row + 1) * LANES, LANES) + d * u)
+                store(by_gain, there, left, load(by_gain, there, left) + first)
+                store(by_shift, there, left, load(by_shift, there, left) + second)
+                for k in range(outs):
+                    at, summed = (p * outs + k) * units + c, zero
+                    for b in range(start, end):
+                        summed = summed + load(ys, (b - start) * LANES, LANES) * gs[(b * pairs + p) * outs + k]
+                    store(by_weight, at, left, load(by_weight, at, left) + summed)
+            if p % GROUP == GROUP - 1 or p == pairs - 1:
+                empty(lanes, sums, zero)
+        sums /= pairs * units
+        for p in range(pairs):
+            for b in range(start, end):
+                place, mean, scale = (p * rows + b) * units, to(stats[b, 0]), to(stats[b, 1])
+                one, two = to(sums[2 * (b - start)]), to(sums[2 * (b - start) + 1])
+                for c in range(0, units, LANES):
+                    u = (load(xs, place + c, units - c) - mean) * scale
+                    store(found, place + c, units - c, (load(found, place + c, units - c) - u * two - one) * scale)
