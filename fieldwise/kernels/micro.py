@@ -6,22 +6,19 @@
 With m and r = 1 / sqrt(var + eps) of a row's units and u = (x - m) r: y = max(0, gain u + shift), out = W y + b. Back,
 with dy = W^T dout where y > 0, else 0, and d = dy gain: dx = r (d - sum d / n - u sum (d u) / n), dW = sum dout y^T,
 dgain = sum dy u, dshift = sum dy. Each function does rows low..high. The plain version is `MicroNetwork.plain`.
-Sums over pairs are taken of GROUP pairs at a time as lanes, and from there on in float64.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 from numba import njit
 
 from fieldwise.kernels.lanes import LANES, larger, load, pointer, spread, store, total, where_zero
+from fieldwise.kernels.pair_norm import GROUP, ROWS, empty, moments
 
 BLOCK = 64  # rows whose vectors, of all fields, stay in the cache
-ROWS = 8  # rows whose units do
-GROUP = 32
 
 
 @njit(cache=True, nogil=True)
@@ -64,15 +61,6 @@ def inputs_back(grad: Any, v: Any, first: Any, second: Any, low: Any, high: Any,
                     store(dvs, j, left, load(dvs, j, left) + by_j)
 
 
-@njit(cache=True, nogil=True)
-def empty(lanes: Any, sums: Any, zero: Any) -> None:
-    """Adds the lanes (n, 16) up into sums (n,), and empties them."""
-    places = pointer(lanes)
-    for k in range(len(sums)):
-        sums[k] += total(load(places, k * LANES, LANES), 0)
-        store(places, k * LANES, LANES, zero)
-
-
 @njit(cache=True, nogil=True, error_model="numpy")
 def forward(
     x: Any, gain: Any, shift: Any, weight: Any, bias: Any, eps: Any, low: Any, high: Any, stats: Any, out: Any
@@ -81,34 +69,13 @@ def forward(
     pairs, rows, units = x.shape
     outs, to, one_gain = weight.shape[1], gain.dtype.type, len(gain) == 1
     xs, gains, shifts, ws, zero = pointer(x), pointer(gain), pointer(shift), pointer(weight), spread(gain.dtype.type(0))
-    own, sums, lanes = np.ones(units, gain.dtype), np.zeros(2 * ROWS), np.zeros((2 * ROWS, LANES), gain.dtype)
+    ones, lanes, sums = np.ones(units, gain.dtype), np.zeros((2 * ROWS, LANES), gain.dtype), np.zeros(2 * ROWS)
     room = (units + LANES - 1) // LANES * LANES
     y = np.zeros((ROWS, room), gain.dtype)
-    ones, partial, ys = pointer(own), pointer(lanes), pointer(y)
+    ys = pointer(y)
     for start in range(low, high, ROWS):
         end = min(start + ROWS, high)
-        sums[:] = 0
-        for b in range(start, end):
-            # Taken from the mean of the first pair's units, near that of all, so that the squares do not cancel out.
-            stats[b, 0] = 0
-            for c in range(0, units, LANES):
-                stats[b, 0] += total(load(xs, b * units + c, units - c), 0) / units
-        for p in range(pairs):
-            for b in range(start, end):
-                place, near, row = (p * rows + b) * units, to(stats[b, 0]), 2 * (b - start)
-                first, second = load(partial, row * LANES, LANES), load(partial, (row + 1) * LANES, LANES)
-                for c in range(0, units, LANES):
-                    far = load(xs, place + c, units - c) - load(ones, c, units - c) * near
-                    first = first + far
-                    second = second + far * far
-                store(partial, row * LANES, LANES, first)
-                store(partial, (row + 1) * LANES, LANES, second)
-            if p % GROUP == GROUP - 1 or p == pairs - 1:
-                empty(lanes, sums, zero)
-        for b in range(start, end):
-            far, square = sums[2 * (b - start)] / (pairs * units), sums[2 * (b - start) + 1] / (pairs * units)
-            stats[b, 0] += far
-            stats[b, 1] = 1 / math.sqrt(max(square - far * far, 0.0) + eps)
+        moments(x, ones, eps, start, end, stats, lanes, sums)
         for p in range(pairs):
             mine = 0 if one_gain else p * units
             for c in range(0, units, LANES):

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from fieldwise.errors import ConfigError, unknown
 from fieldwise.nn.affine import affine
+from fieldwise.nn.norm_relu import layer_norm_relu, takes
 from fieldwise.nn.norms import EPSILON, activation
 
 NORMS = ("layer", "batch", "weight", "none")
@@ -73,8 +74,16 @@ class DNN(nn.Module):
         return bias
 
     def forward(self, features: Tensor) -> Tensor:
-        logits: Tensor = self.layers(features)
-        return logits.squeeze(1)
+        x, fused = features, False
+        layers = list(self.layers)
+        for layer, following in zip(layers, [*layers[1:], None], strict=True):
+            if fused:
+                fused = False
+            elif isinstance(layer, nn.LayerNorm) and takes(layer, following, x):
+                x, fused = layer_norm_relu(x, layer), True
+            else:
+                x = layer(x)
+        return x.squeeze(1)
 
 
 class BatchNorm(nn.BatchNorm1d):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -49,7 +47,7 @@ class PairInputs(torch.autograd.Function):
         fields, fill = v.transpose(0, 1).contiguous(), _any(micro.inputs)
         ctx.save_for_backward(fields, first, second)
         out = torch.empty(len(first), v.shape[0], v.shape[2] * (3 if product else 2), dtype=dtype)
-        arrays = [_array(part) for part in (fields, first, second, out)]
+        arrays = [rows.array(part) for part in (fields, first, second, out)]
         _on_threads(lambda low, high, _: fill(*arrays[:3], low, high, arrays[3]), len(v))
         return out
 
@@ -59,7 +57,7 @@ class PairInputs(torch.autograd.Function):
         from fieldwise.kernels import micro
 
         found, add = torch.zeros_like(ctx.saved_tensors[0]), _any(micro.inputs_back)
-        arrays = [_array(part) for part in (grad.contiguous(), *ctx.saved_tensors, found)]
+        arrays = [rows.array(part) for part in (grad.contiguous(), *ctx.saved_tensors, found)]
         _on_threads(lambda low, high, _: add(*arrays[:4], low, high, arrays[4]), grad.shape[1])
         return found.transpose(0, 1), None, None, None, None
 
@@ -91,7 +89,9 @@ class NormReluAffine(torch.autograd.Function):
         compute = _any(micro.forward)
         turned, stats = weight.transpose(1, 2).contiguous(), torch.empty(x.shape[1], 2, dtype=torch.float64)
         out = gain.new_empty(x.shape[1], x.shape[0], weight.shape[2])
-        arrays = [_array(part) for part in (x, gain.squeeze(1), shift.squeeze(1), turned, bias.squeeze(1), stats, out)]
+        arrays = [
+            rows.array(part) for part in (x, gain.squeeze(1), shift.squeeze(1), turned, bias.squeeze(1), stats, out)
+        ]
         _on_threads(lambda low, high, _: compute(*arrays[:5], EPSILON, low, high, *arrays[5:]), x.shape[1])
         ctx.save_for_backward(x, gain.squeeze(1), shift.squeeze(1), turned, stats)
         return out
@@ -107,21 +107,15 @@ class NormReluAffine(torch.autograd.Function):
         # Each thread has sums of its own: one after the other, the result does not depend on which is first.
         by_gain, by_shift = gain.new_zeros(2, threads, x.shape[0], x.shape[2])
         by_weight = turned.new_zeros(threads, *turned.shape)
-        arrays = [_array(part) for part in (grad.contiguous(), *saved)]
-        sums = [_array(part) for part in (by_gain, by_shift, by_weight)]
+        arrays = [rows.array(part) for part in (grad.contiguous(), *saved)]
+        sums = [rows.array(part) for part in (by_gain, by_shift, by_weight)]
 
         def part(low: int, high: int, thread: int) -> None:
-            compute(*arrays, low, high, *(found[thread] for found in sums), _array(by_x))
+            compute(*arrays, low, high, *(found[thread] for found in sums), rows.array(by_x))
 
         rows.on_threads(part, x.shape[1], threads)
         shared = [found.sum(0).view(len(gain), -1, 1, x.shape[2]).sum(1) for found in (by_gain, by_shift)]
         return by_x, *shared, by_weight.sum(0).transpose(1, 2), grad.sum(dim=0)[:, None]
-
-
-def _array(tensor: Tensor) -> NDArray[Any]:
-    """The tensor's memory; numba knows bfloat16 by its bits."""
-    tensor = tensor.detach().contiguous()
-    return tensor.view(torch.int16).numpy().view(np.uint16) if tensor.dtype == torch.bfloat16 else tensor.numpy()
 
 
 def _any(compiled: Any) -> Any:
