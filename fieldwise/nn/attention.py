@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fieldwise.errors import ConfigError
+from fieldwise.nn import attention_steps
 from fieldwise.nn.affine import affine
 from fieldwise.nn.classifiers import check_dropout, check_sizes
 from fieldwise.nn.interactions import Pairwise
@@ -60,12 +62,26 @@ class AttentionPool(Pairwise):
         return torch.softmax(scores / self.temperature, dim=1)
 
     def forward(self, v: Tensor) -> Tensor:
-        products = self.products(v)
-        weights: Tensor = self.dropout(self.attention(products))
-        if products.is_cuda:
-            pooled = (weights[:, :, None] * products).sum(dim=1)
-        else:
-            pooled = torch.bmm(weights[:, None, :], products).squeeze(1)
+        pooled = self.compiled(v) if attention_steps.pays(v) else self.plain(v)
         if self.projection is not None:
             pooled = pooled * self.projection
         return pooled.sum(dim=1, keepdim=True)
+
+    def plain(self, v: Tensor) -> Tensor:
+        """The weighted sum of products (B, D), from an array of all pairs' products."""
+        products = self.products(v)
+        weights: Tensor = self.dropout(self.attention(products))
+        if products.is_cuda:
+            return (weights[:, :, None] * products).sum(dim=1)
+        return torch.bmm(weights[:, None, :], products).squeeze(1)
+
+    def compiled(self, v: Tensor) -> Tensor:
+        """The same without that array: sum_ij a_ij v_i * v_j = sum_i v_i * sum_{j>i} a_ij v_j."""
+        with torch.autocast("cpu", enabled=False):
+            attend: Any = self.attend
+            scores = attention_steps.Scores.apply(v, attend.weight, attend.bias, self.score)  # type: ignore[no-untyped-call]
+            weights: Tensor = self.dropout(torch.softmax(scores / self.temperature, dim=1))
+            fields = v.shape[1]
+            places = self.first * fields + self.second
+            square = weights.new_zeros(len(v), fields * fields).index_copy(1, places, weights)
+            return (v * torch.bmm(square.unflatten(1, (fields, fields)), v)).sum(dim=1)

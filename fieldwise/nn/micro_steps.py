@@ -103,7 +103,7 @@ class NormReluAffine(torch.autograd.Function):
 
         compute = _any(micro.backward)
         x, gain, _, turned, _ = saved = ctx.saved_tensors
-        threads, by_x = _threads(x.shape[1]), torch.empty_like(x)
+        threads, by_x = threads_for(x.shape[1]), torch.empty_like(x)
         # Each thread has sums of its own: one after the other, the result does not depend on which is first.
         by_gain, by_shift = gain.new_zeros(2, threads, x.shape[0], x.shape[2])
         by_weight = turned.new_zeros(threads, *turned.shape)
@@ -123,9 +123,9 @@ def _any(compiled: Any) -> Any:
     return compiled
 
 
-def _threads(count: int) -> int:
+def threads_for(count: int) -> int:
     return max(1, min(torch.get_num_threads(), count // ROWS_PER_THREAD))
 
 
 def _on_threads(action: Any, count: int) -> None:
-    rows.on_threads(action, count, _threads(count))
+    rows.on_threads(action, count, threads_for(count))
