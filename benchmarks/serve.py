@@ -1,10 +1,14 @@
 """The server under load, driven from this process over loopback: latency, throughput, memory, hot swap, kill -9.
 
-    python benchmarks/serve.py [--work DIR] [--requests 2000] [--soak 100000] [--events 10000] [--fuzz 200]
+    python benchmarks/serve.py [--work DIR] [--pieces latency,load] [--requests 2000] [--soak 100000]
 
 PIN over the 39 fields of a simulated Criteo log, with vectors of 20 and drawn weights; 30 fields are the context's and
-9 the candidates'. "bare" is the same engine called in this process, in turns with the requests, so that what else the
-machine does meets both. --log none is what HTTP alone adds; with a log each request is an impression in SQLite.
+9 the candidates'. A request is bytes made beforehand, sent over one kept connection without Nagle's delay, and timed
+from the first byte sent to the last one received, so that the client's own reading counts as HTTP's. "bare" is the same
+engine called in this process. Both take turns: a core that has slept, and caches that another process has used since,
+cost either of them the same. One row has turns of its own, and is asked once more on each side right after the hundred
+rows of the other side. "echo" is an answer that needs no work, under the same HTTP server. --log none is what HTTP
+alone adds; with a log each request is an impression in SQLite.
 """
 
 from __future__ import annotations
@@ -21,13 +25,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from served import Client, Server, request, served
 
 from fieldwise import bundle
 from fieldwise.calibration import Calibration
@@ -40,6 +45,7 @@ from fieldwise.online.engine import Engine
 
 ROWS = 20_000
 CONTEXT, CANDIDATES = 30, 100
+PIECES = ("latency", "load", "memory", "fuzz", "reload", "kill")
 
 
 def made(folder: Path, seed: int) -> Path:
@@ -55,77 +61,6 @@ def made(folder: Path, seed: int) -> Path:
         sources = {name: folder / "data" / name for name in ("schema.toml", "encoder")}
         bundle.write(out, config, sources, model, Calibration(), {})
     return out
-
-
-class Server:
-    """`fieldwise serve` in a process of its own."""
-
-    def __init__(self, *arguments: object) -> None:
-        command = [sys.executable, "-m", "fieldwise", "serve", *map(str, arguments), "--port", "0"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout
-        found = re.search(r":(\d+)", self.process.stdout.readline())
-        if not found:
-            sys.exit("the server did not start")
-        self.port = int(found[1])
-
-    @property
-    def memory(self) -> float:
-        """Resident memory in MB, of its workers too."""
-        pids = [
-            self.process.pid,
-            *map(int, _read(f"/proc/{self.process.pid}/task/{self.process.pid}/children").split()),
-        ]
-        return sum(int(re.findall(r"VmRSS:\s+(\d+)", _read(f"/proc/{pid}/status"))[0]) for pid in pids) / 1e3
-
-    def stop(self, kind: int = signal.SIGTERM) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(kind)
-        self.process.wait()
-
-
-def _read(path: str) -> str:
-    return Path(path).read_text(encoding="utf-8")
-
-
-@contextmanager
-def served(*arguments: object) -> Iterator[Server]:
-    server = Server(*arguments)
-    try:
-        yield server
-    finally:
-        server.stop()
-
-
-class Client:
-    """One connection that is kept; requests are made once and sent as they are."""
-
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port))
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def ask(self, request: bytes) -> tuple[int, bytes]:
-        """Status and body of the answer."""
-        self.socket.sendall(request)
-        held = b""
-        while (end := held.find(b"\r\n\r\n")) < 0:
-            held += self._more()
-        length = int(re.findall(rb"(?i)content-length: (\d+)", held[:end])[0])
-        while len(held) < end + 4 + length:
-            held += self._more()
-        return int(held[9:12]), held[end + 4 :]
-
-    def _more(self) -> bytes:
-        piece = self.socket.recv(1 << 16)
-        if not piece:
-            raise ConnectionResetError
-        return piece
-
-
-def request(path: str, body: dict[str, Any]) -> bytes:
-    text = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(text)}"
-    return head.encode() + b"\r\n\r\n" + text
 
 
 def raw_rows(folder: Path, count: int) -> list[dict[str, Any]]:
@@ -145,14 +80,31 @@ def latency(server: Server, engine: Engine, rows: list[dict[str, Any]], count: i
         request("/rank", {"context": context, "candidates": candidates, "top": 10}),
         request("/predict", {"rows": whole}),
     )
-    tasks = {
-        "1 row, HTTP": lambda: client.ask(one),
-        "1 row, bare": lambda: engine.predict(rows[:1]),
-        f"rank {CANDIDATES}, HTTP": lambda: client.ask(ranking),
-        f"rank {CANDIDATES}, bare": lambda: engine.rank(context, candidates, 10),
-        f"{CANDIDATES} whole rows, HTTP": lambda: client.ask(all_rows),
-        f"{CANDIDATES} whole rows, bare": lambda: engine.predict(whole),
-    }
+    with echoing() as port:
+        echo = Client(port)
+        found = in_turns(
+            {
+                "1 row, HTTP": lambda: client.ask(one),
+                "1 row, bare": lambda: engine.predict(rows[:1]),
+                "1 row, echo": lambda: echo.ask(one),
+            },
+            count,
+        )
+    return found | in_turns(
+        {
+            f"rank {CANDIDATES}, HTTP": lambda: client.ask(ranking),
+            f"rank {CANDIDATES}, bare": lambda: engine.rank(context, candidates, 10),
+            f"{CANDIDATES} whole rows, HTTP": lambda: client.ask(all_rows),
+            "1 row behind them, bare": lambda: engine.predict(rows[:1]),
+            f"{CANDIDATES} whole rows, bare": lambda: engine.predict(whole),
+            "1 row behind them, HTTP": lambda: client.ask(one),
+        },
+        count // 4,
+    )
+
+
+def in_turns(tasks: dict[str, Callable[[], Any]], count: int) -> dict[str, dict[str, float]]:
+    """Percentiles of each task in milliseconds; the first twenty of each are not counted."""
     times: dict[str, list[float]] = {name: [] for name in tasks}
     for turn in range(count + 20):
         for name, task in tasks.items():
@@ -164,6 +116,25 @@ def latency(server: Server, engine: Engine, rows: list[dict[str, Any]], count: i
         name: dict(zip(("p5", "p50", "p99"), np.percentile(found, [5, 50, 99]), strict=True))
         for name, found in times.items()
     }
+
+
+@contextmanager
+def echoing() -> Iterator[int]:
+    """The port of a server that answers without work."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = int(free.getsockname()[1])
+    process = subprocess.Popen([sys.executable, str(Path(__file__).with_name("echo.py")), str(port)])
+    try:
+        while True:
+            with suppress(OSError):
+                Client(port).socket.close()
+                break
+            time.sleep(0.05)
+        yield port
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def load(server: Server, asked: bytes, connections: int, count: int) -> dict[str, float]:
@@ -289,9 +260,13 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=2000, help="Of each kind.")
     parser.add_argument("--soak", type=int, default=100_000, help="Requests between two looks at the memory.")
     parser.add_argument("--events", type=int, default=10_000)
-    parser.add_argument("--fuzz", type=int, default=200, help="Examples of each operation; 0: none.")
+    parser.add_argument("--fuzz", type=int, default=200, help="Examples of each operation.")
+    parser.add_argument("--pieces", default=",".join(PIECES), help="Some of these, with commas between.")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
+    asked.pieces = set(asked.pieces.split(","))
+    if not asked.pieces <= set(PIECES):
+        parser.error(f"--pieces takes {', '.join(PIECES)}; found {', '.join(sorted(asked.pieces))}")
     with tempfile.TemporaryDirectory() as temporary:
         folder = (asked.work or Path(temporary)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
@@ -304,25 +279,39 @@ def main() -> None:
 def measured(asked: argparse.Namespace, folder: Path) -> dict[str, Any]:
     runs = [made(folder, seed) for seed in (0, 1)]
     engine, rows = Engine.load(runs[0]), raw_rows(folder, CANDIDATES)
+    Engine.load(runs[1])
     one = request("/predict", {"rows": rows[:1]})
     found: dict[str, Any] = {"cores": os.cpu_count(), "latency_ms": {}, "load": {}}
     for log in ("none", str(folder / "events.sqlite")):
+        kind = "no log" if log == "none" else "SQLite log"
+        if not asked.pieces & {"latency", "load"}:
+            break
         with served(runs[0], "--log", log) as server:
-            kind = "no log" if log == "none" else "SQLite log"
-            found["latency_ms"][kind] = latency(server, engine, rows, asked.requests)
-            for connections in (1, 8, 64):
+            if "latency" in asked.pieces:
+                found["latency_ms"][kind] = latency(server, engine, rows, asked.requests)
+            for connections in (1, 8, 64) if "load" in asked.pieces else ():
                 count = max(asked.requests, 64)
                 found["load"][f"{connections} connections, {kind}"] = load(server, one, connections, count)
-    with served(runs[0], "--log", "none") as server:
-        load(server, one, 8, 2000)
-        before = server.memory
-        soak = load(server, one, 8, asked.soak)
-        found["memory_mb"] = {"before": before, "after": server.memory} | soak
-        if asked.fuzz:
+    if "memory" in asked.pieces:
+        found["memory"] = memory(runs[0], one, asked.soak)
+    if "fuzz" in asked.pieces:
+        with served(runs[0], "--log", "none") as server:
             found["schemathesis"] = fuzzed(server, asked.fuzz, folder)
-    found["reload"] = reload_under_load(folder, runs, one)
-    found["kill"] = kill_during_events(folder, runs[0], rows, asked.events)
+    if "reload" in asked.pieces:
+        found["reload"] = reload_under_load(folder, runs, one)
+    if "kill" in asked.pieces:
+        found["kill"] = kill_during_events(folder, runs[0], rows, asked.events)
     return found
+
+
+def memory(run: Path, asked: bytes, count: int) -> dict[str, float]:
+    """Resident memory in MB before so many requests over eight connections, and after each quarter of them."""
+    with served(run, "--log", "none") as server:
+        load(server, asked, 8, 2000)
+        found = {"MB before": server.memory}
+        parts = [load(server, asked, 8, count // 4) | {"MB": server.memory} for _ in range(4)]
+    found |= {f"MB after {number + 1} of 4": part["MB"] for number, part in enumerate(parts)}
+    return found | {name: sum(part[name] for part in parts) for name in ("requests", "refused", "errors")}
 
 
 def print_all(found: dict[str, Any]) -> None:
@@ -335,9 +324,9 @@ def print_all(found: dict[str, Any]) -> None:
         print(f"{kind:12} a ranking is {whole / ranking:.2f} times as fast as whole rows")
     for name, row in found["load"].items():
         print(f"{name:28} {row['per_second']:8.0f} requests/s   {row['refused']} refused, {row['errors']} errors")
-    for name in ("memory_mb", "reload", "kill", "schemathesis"):
+    for name in ("memory", "reload", "kill", "schemathesis"):
         for key, value in found.get(name, {}).items():
-            print(f"{name:12} {key:14} {value:,.1f}")
+            print(f"{name:12} {key:16} {value:,.1f}")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from fieldwise import runs, tables
+from fieldwise import progress, tables
 from fieldwise.metrics import MOST_VALUES
 from fieldwise.tables import Column
 
@@ -171,7 +171,7 @@ def _print_costs(slices: Sequence[tuple[str, dict[str, Any]]], head: str) -> Non
         tables.show(out, columns, tables.lines(rows, columns), head)
 
 
-class TrainingBar(runs.Progress):
+class TrainingBar(progress.Progress):
     """A bar with rows/s, loss, validation and the time left."""
 
     def __init__(self, title: str, quiet: bool = False) -> None:
@@ -213,7 +213,7 @@ class TrainingBar(runs.Progress):
             self.bar.stop()
 
 
-class TuningBar(runs.Progress):
+class TuningBar(progress.Progress):
     """A bar for the trial at hand, with the best so far and the time left; a line for each trial that ended."""
 
     def __init__(self, title: str, quiet: bool = False) -> None:
@@ -296,7 +296,7 @@ class _Counter:
         self.bar.update(self.task, description=f"{self.title}: {step}", completed=count, total=total, rate=rate)
 
 
-class ComparisonBar(runs.Watch):
+class ComparisonBar(progress.Watch):
     """A bar over many runs: which one is under way, how far it is, and the time left."""
 
     def __init__(self, quiet: bool = False) -> None:

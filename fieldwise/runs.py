@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +18,9 @@ from fieldwise.errors import TrainingError
 from fieldwise.explain import pair_strength
 from fieldwise.files import whole_file
 from fieldwise.predictions import Predictions
+from fieldwise.progress import Progress as Progress
+from fieldwise.progress import Watch as Watch
 from fieldwise.scoring import Scorer, score
-
-
-class Progress:
-    """What the loop tells whoever watches; the command line draws a bar, everyone else hears nothing."""
-
-    def start(self, rows: int, epochs: int, done: int) -> None: ...
-
-    def say(self, text: str) -> None: ...
-
-    def step(self, rows: int, loss: float, epoch: int) -> None: ...
-
-    def evaluated(self, record: dict[str, Any]) -> None: ...
-
-
-class Watch(Progress):
-    """What many runs tell whoever watches; with one at a time, also how that one gets on."""
-
-    def moved(self, running: Sequence[str], done: int, total: int, left: float | None) -> None:
-        """Which runs are under way, how many are done, and the seconds left, as far as that is known."""
 
 
 class Run(ABC):

@@ -9,7 +9,7 @@ import fieldwise
 
 PACKAGE = Path(fieldwise.__file__).parent
 FLOORS = [
-    {"errors", "toml", "files", "memory"},
+    {"errors", "toml", "files", "memory", "progress"},
     {"predictions"},
     {"config", "options"},
     {"data"},
@@ -75,3 +75,9 @@ def test_training_needs_only_what_a_bare_gpu_machine_has():
     code = f"import sys, fieldwise.train, fieldwise.cli; print([m for m in {heavy} if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_serving_starts_where_torch_is_not_installed():
+    code = "import sys; sys.modules['torch'] = None; import fieldwise.cli, fieldwise.online.process; print('started')"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert found.stdout.strip() == "started", found.stderr

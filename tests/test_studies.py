@@ -138,6 +138,8 @@ def test_another_folder_of_data_is_another_study(tmp_path: Path):
     (tmp_path / "data").mkdir()
     with pytest.raises(TrainingError, match="begun with other --data"):
         runner.run_study(TOY, tmp_path / "out", data=tmp_path / "data", seeds=1, workers=1)
+    with pytest.raises(TrainingError, match="--device"):
+        runner.run_study(TOY, tmp_path / "out", seeds=1, workers=1, device="cuda")
     with pytest.raises(ConfigError, match="--data takes a folder, found none"):
         runner.run_study(TOY, tmp_path / "out", data=tmp_path / "none")
     with pytest.raises(ConfigError, match="unknown size 'tiny'"):

@@ -20,6 +20,7 @@ def study(
     seeds: Annotated[int | None, typer.Option(help="Runs of each case; the study's own number without it.")] = None,
     folder: Annotated[Path, typer.Option("--out", help="Where tables, figures and runs go.")] = Path("studies"),
     jobs: Annotated[int, typer.Option(help="Runs at a time; one for each core without it.", show_default=False)] = 0,
+    device: Annotated[str, typer.Option(help="Where models are trained: cpu or cuda.")] = "cpu",
     page: Annotated[Path | None, typer.Option(help="With `page`: the file to write.")] = None,
     json: Json = False,
 ) -> None:
@@ -43,7 +44,7 @@ def study(
     for one in chosen:
         try:
             with ComparisonBar(json or one.plan is None) as bar:
-                found = runner.run_study(one, folder, size, data, seeds, jobs, bar)
+                found = runner.run_study(one, folder, size, data, seeds, jobs, bar, device)
         except FieldwiseError as error:
             if name != "all":
                 raise

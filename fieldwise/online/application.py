@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,21 +14,21 @@ from typing import Any
 
 import orjson
 from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse
 from fastapi.staticfiles import StaticFiles
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 import fieldwise
-from fieldwise.errors import BundleError, ConfigError, DataError, FieldwiseError
+from fieldwise.errors import DataError, FieldwiseError
 from fieldwise.online import messages, page
 from fieldwise.online.abtest import report
-from fieldwise.online.gate import FullError, Gate, LateError
-from fieldwise.online.guard import Guard
-from fieldwise.online.log import BusyError, Event, UnknownRequestError
+from fieldwise.online.gate import Gate
+from fieldwise.online.guard import Guard, Posted
+from fieldwise.online.log import BusyError, Event
 from fieldwise.online.meters import Meters
+from fieldwise.online.refusals import KINDS, refuse
 from fieldwise.online.service import Service
 
 JSON = "application/json"
@@ -71,12 +72,19 @@ class Application:
         self._report: tuple[float, dict[str, Any]] = (0.0, {})
         self._reporting = asyncio.Lock()
         self._bodies: list[tuple[type[BaseModel], dict[str, Any]]] = []
+        self._posted: dict[str, Posted] = {}
         self._routes()
         self._describe()
-        self._errors()
+        for kind in KINDS:
+            self.api.add_exception_handler(kind, lambda _request, error: refuse(error))
         self._files()
         self.api.add_middleware(
-            Guard, token=token, max_body=limits.max_body, timeout=limits.timeout, meters=self.meters
+            Guard,
+            token=token,
+            max_body=limits.max_body,
+            timeout=limits.timeout,
+            meters=self.meters,
+            posted=self._posted,
         )
 
     @asynccontextmanager
@@ -103,11 +111,12 @@ class Application:
             (self.event, messages.EventRequest, messages.EventAnswer),
         )
         for handler, form, model in posts:
-            body: dict[str, Any] = {}
+            path, body = f"/{handler.__name__}", dict[str, Any]()
             self._bodies.append((form, body))
+            self._posted[path] = posted = _reading(form, handler)
             self.api.add_api_route(
-                f"/{handler.__name__}",
-                _reading(form, handler),
+                path,
+                _routed(posted, handler.__name__),
                 methods=["POST"],
                 response_model=model,
                 description=handler.__doc__,
@@ -126,15 +135,17 @@ class Application:
     async def predict(self, asked: messages.PredictRequest) -> Response:
         """The probability of a response for each row."""
         self._check_rows(len(asked.rows))
-        found = await self.gate.run(self.service.predict, asked.rows, asked.arm, asked.log)
+        found = await self.gate.score(len(asked.rows), self.service.predict, asked.rows, asked.arm, asked.log)
         self.meters.scored("/predict", Counter(found.arms))
-        return answer(asdict(found))
+        return answer(found)
 
     async def rank(self, asked: messages.RankRequest) -> Response:
         """The candidates with the highest probabilities; the context is looked up once."""
         self._check_rows(len(asked.candidates))
-        found = await self.gate.run(self.service.rank, asked.context, asked.candidates, asked.top, asked.arm, asked.log)
-        self.meters.scored("/rank", {found.arm: len(asked.candidates)})
+        count = len(asked.candidates)
+        given = asked.context, asked.candidates, asked.top, asked.arm, asked.log
+        found = await self.gate.score(count, self.service.rank, *given)
+        self.meters.scored("/rank", {found.arm: count})
         pairs = zip(found.order, found.probabilities, strict=True)
         candidates = [{"index": index, "probability": probability} for index, probability in pairs]
         return answer({"request_id": found.request_id, "arm": found.arm, "candidates": candidates})
@@ -173,6 +184,11 @@ class Application:
             self.meters.reloads.labels("refused").inc()
             raise
         self._describe()
+        if gc.get_freeze_count():
+            # What the worker set aside at its start may be no more in use.
+            gc.unfreeze()
+            gc.collect()
+            gc.freeze()
         self.meters.reloads.labels("swapped" if any(changed.values()) else "unchanged").inc()
         return changed
 
@@ -234,21 +250,6 @@ class Application:
         if found > self.limits.max_rows:
             raise HTTPException(413, f"a request has at most {self.limits.max_rows} rows, found {found}")
 
-    def _errors(self) -> None:
-        kinds: tuple[tuple[type[Exception], int], ...] = (
-            (UnknownRequestError, 404),
-            (FullError, 429),
-            (BusyError, 503),
-            (DataError, 422),
-            (ConfigError, 422),
-            (BundleError, 409),
-            (FieldwiseError, 409),
-        )
-        for kind, status in kinds:
-            self.api.add_exception_handler(kind, _refuse(status))
-        self.api.add_exception_handler(LateError, _refuse_late)
-        self.api.add_exception_handler(RequestValidationError, _refuse_form)
-
     def _files(self) -> None:
         """The page, and the description of the interface, from files of this machine alone."""
         page.mount(self.api)
@@ -257,50 +258,30 @@ class Application:
         self.api.add_api_route("/docs", _docs, include_in_schema=False)
 
 
-def _reading(form: type[BaseModel], handler: Any) -> Any:
+def _reading(form: type[BaseModel], handler: Callable[[Any], Awaitable[Response]]) -> Posted:
     """The handler behind a body of a form. It is read from its bytes, which refuses texts that are no Unicode."""
 
-    async def read(request: Request) -> Response:
-        kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+    async def read(kind: str, body: bytes) -> Response:
+        kind = kind.partition(";")[0].strip().lower()
         if kind != JSON:
             raise HTTPException(415, f"expected a body of {JSON}, found {kind[:100]}")
-        try:
-            asked = form.model_validate_json(await request.body())
-        except ValidationError as error:
-            raise RequestValidationError(error.errors(include_input=False, include_url=False)) from None
-        response: Response = await handler(asked)
-        return response
+        return await handler(form.model_validate_json(body))
 
-    read.__name__ = handler.__name__
     return read
+
+
+def _routed(posted: Posted, name: str) -> Any:
+    """The same as a route, which describes the interface and answers what does not come through the guard."""
+
+    async def route(request: Request) -> Response:
+        return await posted(request.headers.get("content-type", JSON), await request.body())
+
+    route.__name__ = name
+    return route
 
 
 def answer(values: Any, status: int = 200) -> Response:
     return Response(orjson.dumps(values), status, media_type=JSON)
-
-
-def _refuse(status: int) -> Callable[[Request, Exception], Response]:
-    headers = {"Retry-After": "1"} if status in (429, 503) else None
-
-    def refuse(_request: Request, error: Exception) -> Response:
-        text = str(error).encode("utf-8", "replace").decode()
-        return Response(orjson.dumps({"detail": text}), status, headers, JSON)
-
-    return refuse
-
-
-def _refuse_late(request: Request, error: Exception) -> Response:
-    assert isinstance(error, LateError)
-    return _refuse(504 if error.begun else 503)(request, error)
-
-
-def _refuse_form(request: Request, error: Exception) -> Response:
-    """The first thing that is wrong with a body, in one line and without repeating the body."""
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])[:200]
-    status = 400 if first["type"] == "json_invalid" else 422
-    return _refuse(status)(request, DataError(f"{first['msg']} ({where})"))
 
 
 def _swagger_folder() -> Path:

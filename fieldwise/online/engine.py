@@ -88,13 +88,14 @@ class Engine:
         facts: dict[str, FieldFacts] = {}
         words: dict[str, Words] = {}
         for coder in self.coders:
-            facts = facts_of(coder.encoder) | facts
+            facts = facts_of(coder.encoder, coder.raw.sources) | facts
             words = {code.field.name: Words(code) for code in coder.encoder.codes} | words
         self._words = words
-        order = dict.fromkeys(name for coder in self.coders for name in coder.encoder.schema.columns)
-        self.fields = tuple(facts[name] for name in order)
-        self.columns = tuple(order)
-        self._known = frozenset(order)
+        order = [name for coder in self.coders for name in (*coder.encoder.schema.columns, *coder.raw.sources)]
+        self.fields = tuple(facts[name] for name in dict.fromkeys(order))
+        # A row may also have what a raw file has and no field needs.
+        self.columns = tuple(dict.fromkeys([*order, *(name for coder in self.coders for name in coder.raw.idle)]))
+        self._known = frozenset(self.columns)
         self.has_history = any(coder.past for coder in self.coders)
         # A history changes while others read it.
         self._lock: Any = threading.Lock() if self.has_history else nullcontext()
@@ -231,8 +232,13 @@ class Engine:
             raise DataError(f"an event's label is 0 or 1, found {label!r}")
         with self._lock:
             for coder in self.coders:
-                if coder.past:
-                    coder.past.add(column_of([row]), float(label), time)
+                coder.count(row, float(label), time)
+
+    def value(self, row: Row, name: str) -> Any:
+        """What a row has in a column, or what is made of its raw ones."""
+        coder = next((coder for coder in self.coders if name in coder.encoder.schema.columns), self.coders[0])
+        (found,) = coder.raw.over(column_of([row]))(name)
+        return found
 
     @property
     def _exact(self) -> bool:

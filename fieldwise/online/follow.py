@@ -58,7 +58,7 @@ class Follower:
 
     def _is_new(self, seq: int, row: dict[str, Any]) -> bool:
         """Whether a response is none of those that the bundle was trained on."""
-        found = moment(row.get(self.clock[0]), self.clock[0]) if self.clock else None
+        found = moment(self.engine.value(row, self.clock[0]), self.clock[0]) if self.clock else None
         return seq > self._start if self.clock is None or found is None else found > self.clock[1]
 
 

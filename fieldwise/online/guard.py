@@ -7,27 +7,43 @@ import hmac
 import ipaddress
 import json
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from starlette.responses import Response
+
 from fieldwise.errors import ConfigError
 from fieldwise.online.meters import Meters
+from fieldwise.online.refusals import KINDS, refuse
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+# The answer to a POST: the type of its body as the client gives it, and the body.
+Posted = Callable[[str, bytes], Awaitable[Response]]
 # What can be asked without the token: that the server lives, the page and the description of the interface.
 OPEN = frozenset(("/", "/health", "/ready", "/docs", "/openapi.json", "/redoc"))
 OPEN_FOLDERS = ("/static/", "/static-offline-docs/")
 SHORTEST_TOKEN = 16
+JSON = b"application/json"
 
 
 class Guard:
-    """ASGI middleware; it answers by itself what must not come further."""
+    """ASGI middleware; it answers by itself what must not come further, and hands a POST to one of `posted` at once,
+    without the search for a route and what else stands before it."""
 
-    def __init__(self, app: Any, token: str, max_body: int, timeout: float, meters: Meters) -> None:
-        self.app, self.max_body, self.timeout, self.meters = app, max_body, timeout, meters
+    def __init__(
+        self,
+        app: Any,
+        token: str,
+        max_body: int,
+        timeout: float,
+        meters: Meters,
+        posted: Mapping[str, Posted],
+    ) -> None:
+        self.app, self.max_body, self.timeout, self.meters, self.posted = app, max_body, timeout, meters, posted
         self.token = token.encode()
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -63,7 +79,15 @@ class Guard:
         if body is None:
             await answer(send, 413, f"a body has at most {self.max_body:,} bytes; send fewer rows at a time")
             return
-        await self.app(scope, _replay(body, receive), send)
+        posted = self.posted.get(scope["path"]) if scope["method"] == "POST" else None
+        if posted is None:
+            await self.app(scope, _replay(body, receive), send)
+            return
+        try:
+            found = await posted(headers.get(b"content-type", JSON).decode("latin-1"), body)
+        except KINDS as error:
+            found = refuse(error)
+        await found(scope, receive, send)
 
     def _refusal(self, path: str, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
         if path in OPEN or path.startswith(OPEN_FOLDERS):
@@ -115,7 +139,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 async def answer(send: Send, status: int, text: str, *headers: tuple[bytes, bytes]) -> None:
     """A refusal as JSON, in the form of all others."""
     body = json.dumps({"detail": text}).encode()
-    more = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *headers]
+    more = [(b"content-type", JSON), (b"content-length", str(len(body)).encode()), *headers]
     if status == 401:
         more.append((b"www-authenticate", b"Bearer"))
     await send({"type": "http.response.start", "status": status, "headers": more})
@@ -127,6 +151,7 @@ def _host(text: str) -> str:
     return text[1 : text.find("]")] if text.startswith("[") else text.partition(":")[0]
 
 
+@lru_cache(64)
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach an address.
 

@@ -25,6 +25,8 @@ from fieldwise.online.tables import events, impressions, starts
 # How much goes into one transaction at most, and how many impressions may wait for theirs.
 BATCH = 1000
 MOST_WAITING = 20_000
+# How long impressions wait for more of them: writing each at once would take time from the answer to the next request.
+LINGER = 0.02
 # How long a response waits for an impression that another process may be about to write.
 PATIENCE = 1.0
 DAY = 86_400
@@ -110,6 +112,7 @@ class EventLog:
         self._reader = tables.connect(address, writing=False)
         self._waiting: queue.Queue[Impression | tuple[Event, Future[bool]] | None] = queue.Queue()
         self._thread = threading.Thread(target=self._write_all, name="event log", daemon=True)
+        self._hurry = threading.Event()
         self._failure = ""
         self._held: list[Impression] = []
         self._thread.start()
@@ -132,13 +135,18 @@ class EventLog:
         """Logs a response; the future is done once it is on the disk, and says whether it was new."""
         self.check_room()
         done: Future[bool] = Future()
-        self._waiting.put((event, done))
+        self._put_now((event, done))
         return done
+
+    def _put_now(self, item: tuple[Event, Future[bool]] | None) -> None:
+        """What somebody waits for."""
+        self._waiting.put(item)
+        self._hurry.set()
 
     def close(self) -> None:
         """Writes what waits and stops."""
         if self._thread.is_alive():
-            self._waiting.put(None)
+            self._put_now(None)
             self._thread.join()
         self._writer.dispose()
         self._reader.dispose()
@@ -147,6 +155,9 @@ class EventLog:
         going = True
         while going:
             batch = [self._waiting.get()]
+            if isinstance(batch[0], Impression) and self._waiting.qsize() < BATCH:
+                self._hurry.wait(LINGER)
+            self._hurry.clear()
             while len(batch) < BATCH and not self._waiting.empty():
                 batch.append(self._waiting.get())
             going = None not in batch
@@ -176,7 +187,7 @@ class EventLog:
             done.set_result(answer)
         elif time.time() - event.time < PATIENCE:
             # Another process may have shown it and not written it yet.
-            retry = threading.Timer(0.02, self._waiting.put, [(event, done)])
+            retry = threading.Timer(0.02, self._put_now, [(event, done)])
             retry.daemon = True
             retry.start()
         else:

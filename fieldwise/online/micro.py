@@ -1,7 +1,8 @@
 """A micro network for each pair (NIFM, PIN), as a graph on two sides.
 
 Where the norm is fused, its statistics are over all pairs of a row, so that behind the first layer even pairs of the
-context alone are each row's own; the first layer, which is nearly all of the work, is not.
+context alone are each row's own; the first layer, which is nearly all of the work, is not, and signs.py spares most of
+the rest.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from fieldwise.online.features import Block, Moments, Norm, normed, together
 from fieldwise.online.graph import Graph
 from fieldwise.online.parts import Part
 from fieldwise.online.sides import Side, Sides, Whole
+from fieldwise.online.signs import RowNorm, next_layer
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,7 @@ class Units:
     """Units (P, n, H) of some pairs, n being 1 if `shared`; they stand for value * gain * scale + bias.
 
     A `scale` (B, 1) and a `bias` (P, 1, H) are left until the units are few, and gains go into the next weights.
+    If `flat`, the value is (n, P * H) already.
     """
 
     value: str
@@ -32,6 +35,7 @@ class Units:
     scale: str = ""
     gain: NDArray[np.float32] | None = None
     bias: NDArray[np.float32] | None = None
+    flat: bool = False
 
 
 def micro(part: Part, sides: Sides) -> list[Block]:
@@ -40,7 +44,10 @@ def micro(part: Part, sides: Sides) -> list[Block]:
     units = _first(part, sides)
     for layer, following in itertools.pairwise(layers):
         settled = [_settled(graph, each) for each in units]
-        units = [_multiplied(graph, following, each) for each in _activated(graph, part, layer, settled)]
+        if following is layers[-1] and layer["norm"] == "fused" and sides.one_thread:
+            units = _fused_and_last(graph, part, layer, following, settled)
+        else:
+            units = [_multiplied(graph, following, each) for each in _activated(graph, part, layer, settled)]
     return _last(graph, part, layers[-1], units)
 
 
@@ -113,10 +120,30 @@ def _activated(graph: Graph, part: Part, layer: Part, units: list[Units]) -> lis
         return [replace(each, value=graph.op("Relu", each.value)) for each in units]
     if layer["norm"] == "layer":
         return [replace(each, value=graph.op("Relu", _alone(graph, part, layer, each))) for each in units]
-    width = layer.arrays["weight"].shape[2]
-    moments = [_moments(graph, each, width) for each in units]
-    mean, deviation = together(graph, moments, part["epsilon"])
+    mean, deviation = _statistics(graph, part, layer, units)
     return [_fused(graph, layer, each, mean, deviation) for each in units]
+
+
+def _fused_and_last(graph: Graph, part: Part, layer: Part, last: Part, units: list[Units]) -> list[Units]:
+    """As _activated and _multiplied, where the context's units need no walk over all rows."""
+    mean, deviation = _statistics(graph, part, layer, units)
+    found = []
+    for each in units:
+        gain, shift = (_own(layer.arrays[name], each.pairs) for name in ("gain", "shift"))
+        if each.shared and gain.min() > SMALLEST_GAIN:
+            weight = last.arrays["weight"][each.pairs] * gain.swapaxes(1, 2)
+            value = next_layer(graph, each.value, RowNorm(mean, deviation, shift / gain), weight)
+            scale, bias = graph.op("Reciprocal", deviation), last.arrays["bias"][each.pairs]
+            found.append(Units(value, each.pairs, False, scale, None, bias, flat=True))
+        else:
+            found.append(_multiplied(graph, last, _fused(graph, layer, each, mean, deviation)))
+    return found
+
+
+def _statistics(graph: Graph, part: Part, layer: Part, units: list[Units]) -> tuple[str, str]:
+    """The mean and the deviation (B, 1) of all units of a row."""
+    width = layer.arrays["weight"].shape[2]
+    return together(graph, [_moments(graph, each, width) for each in units], part["epsilon"])
 
 
 def _moments(graph: Graph, units: Units, width: int) -> Moments:
@@ -164,7 +191,7 @@ def _last(graph: Graph, part: Part, layer: Part, units: list[Units]) -> list[Blo
     blocks = []
     for each in units:
         value = _alone(graph, part, layer, _settled(graph, each)) if layer["norm"] == "layer" else each.value
-        flat = graph.reshape(graph.op("Transpose", value, perm=[1, 0, 2]), [0, -1])
+        flat = value if each.flat else graph.reshape(graph.op("Transpose", value, perm=[1, 0, 2]), [0, -1])
         if layer["norm"] != "layer":
             flat = graph.op("Mul", flat, each.scale) if each.scale else flat
             flat = flat if each.bias is None else graph.op("Add", flat, each.bias.ravel())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ def is_exact(network: Part) -> bool:
     return all(part.parts[1].kind == "sum" for part in network.parts if part.kind == "branch")
 
 
-def graph_of(network: Part, declare: Declare, context: Sequence[int] = ()) -> Any:
+def graph_of(network: Part, declare: Declare, context: Sequence[int] = (), one_thread: bool = False) -> Any:
     """ids (B, C) -> logits (B,); with context fields, ids (B, C') of the others and context (1, C'') -> logits."""
     build = Build(network, declare, context)
     parts = []
@@ -49,7 +50,7 @@ def graph_of(network: Part, declare: Declare, context: Sequence[int] = ()) -> An
         parts += [build.graph.sum(value, [1, 2]) for value, _ in build.linear_weights()]
         parts.append(build.graph.constant(np.array([build.linear["bias"]], dtype=np.float32)))
     if build.branches:
-        sides = build.sides()
+        sides = replace(build.sides(), one_thread=one_thread)
         for interaction, classifier in (branch.parts for branch in build.branches):
             blocks = features(interaction, sides)
             finish = summed(build.graph, blocks) if classifier.kind == "sum" else dnn(build.graph, classifier, blocks)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import gc
 import json
 import os
 import shutil
@@ -141,6 +142,9 @@ class Worker:
         for kind in (signal.SIGTERM, signal.SIGINT):
             signal.signal(kind, lambda *_: sys.exit(0))
         threading.Thread(target=self._house_keeping, daemon=True).start()
+        # What lives as long as the process need not be walked over again and again while requests wait.
+        gc.collect()
+        gc.freeze()
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
             runner.run(self._serve(server, listening, ready))
 

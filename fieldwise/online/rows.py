@@ -13,6 +13,7 @@ from fieldwise.data.formats import text_of
 from fieldwise.data.schema import MISSING, OTHER
 from fieldwise.online.columns import coder
 from fieldwise.online.past import Column, Past
+from fieldwise.online.raw import RawColumns
 
 Row = Mapping[str, Any]
 
@@ -40,16 +41,19 @@ class RowCoder:
     def __init__(self, encoder: Encoder) -> None:
         self.encoder, self.layout, self.names = encoder, encoder.layout, encoder.names
         self.coders = [coder(code) for code in encoder.codes]
+        self.raw = RawColumns(encoder.schema)
         self.past = Past(encoder, encoder.history) if encoder.history is not None else None
         self.plain = len(self.coders)
         history = encoder.history
         keys = [key.split("*") for key in history.settings.keys for _ in history.settings.parts] if history else []
-        time = {history.settings.time} if history else set()
-        sources = [{code.field.name} for code in encoder.codes] + [{*key} | time for key in keys]
+        time = [history.settings.time] if history else []
+        columns = [[code.field.name] for code in encoder.codes] + [[*key, *time] for key in keys]
         # The columns that each field comes from; a leaf comes from all of them.
-        self.before_leaves = len(sources)
+        self.before_leaves = len(columns)
         leaves = len(self.names) - self.before_leaves
-        self.sources = [*sources, *[set(encoder.schema.columns)] * leaves]
+        self.sources = [
+            set().union(*map(self.raw.source, own)) for own in [*columns, *[encoder.schema.columns] * leaves]
+        ]
 
     def fields_of(self, names: Collection[str]) -> list[int]:
         """The fields that come from any of these columns."""
@@ -58,7 +62,7 @@ class RowCoder:
 
     def ids(self, column: Column, rows: int, fields: Sequence[int] | None = None) -> NDArray[np.int32]:
         """The ids (n, C') of some fields, in their order, which is a rising one."""
-        wanted = range(len(self.names)) if fields is None else fields
+        wanted, column = range(len(self.names)) if fields is None else fields, self.raw.over(column)
         if wanted[-1] < self.before_leaves:
             return self._before_leaves(column, rows, wanted)
         assert self.encoder.leaves is not None
@@ -80,9 +84,14 @@ class RowCoder:
             parts.append(self.past.ids(column, rows)[:, places])
         return parts[0] if len(parts) == 1 else np.hstack(parts)
 
+    def count(self, row: Row, label: float, time: float | None) -> None:
+        """Counts a row and its response in the history, if there is one."""
+        if self.past:
+            self.past.add(self.raw.over(column_of([row])), label, time)
+
     def words(self, row: Row, ids: NDArray[np.int32]) -> dict[str, str]:
         """A row's values (C,) by its fields' names, for people."""
-        found = {}
+        found, column = {}, self.raw.over(column_of([row]))
         starts = np.cumsum([0, *self.layout.widths])
         for field, name in enumerate(self.names):
             id = int(ids[starts[field]])
@@ -91,7 +100,7 @@ class RowCoder:
             elif field >= self.plain:
                 found[name] = self.encoder.value_of(field, id)
             else:
-                value = row.get(name)
+                (value,) = column(name)
                 text = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(text_of(value))
                 # Any member of a set may be one that training never saw.
                 unseen = OTHER in ids[starts[field] : starts[field + 1]]

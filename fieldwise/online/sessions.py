@@ -78,7 +78,7 @@ class NetworkScorer:
                 return None
             self._making.add(key)
         try:
-            session = self._session(network.graph_of(self.network, network.as_input, key))
+            session = self._session(network.graph_of(self.network, network.as_input, key, self.threads == 1))
         finally:
             with self._lock:
                 self._making.discard(key)

@@ -67,7 +67,10 @@ class PairTables:
 
 @dataclass(frozen=True)
 class Sides:
-    """The rows' side, and the context's where there is one; `fields` are how many there are in all."""
+    """The rows' side, and the context's where there is one; `fields` are how many there are in all.
+
+    `one_thread`: the graph will run in one, so that it may add to one place several times.
+    """
 
     graph: Graph
     rows: Side
@@ -75,6 +78,7 @@ class Sides:
     fields: int
     dim: int
     pair_tables: PairTables | None = None
+    one_thread: bool = False
 
     @property
     def all(self) -> list[Side]:

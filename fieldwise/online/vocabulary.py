@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,9 +18,12 @@ LAST = chr(0x10FFFF)
 
 @dataclass(frozen=True)
 class FieldFacts:
-    """A column of a request: its kind (categorical, numeric, set, or history and time for columns that are no fields),
-    how many values are known, and a few of them, the most frequent first; for a number some bounds of its buckets.
-    `separator` stands between the members of a set."""
+    """A column of a request: its kind, how many values are known, and a few of them, the most frequent first; for a
+    number some bounds of its buckets. `separator` stands between the members of a set.
+
+    A kind is categorical, numeric or set; or, for columns that are no fields, history (one of its keys), time (its
+    clock) or raw (what a recipe makes fields of).
+    """
 
     name: str
     kind: str
@@ -48,8 +52,8 @@ class Words:
         return [text for _, _, text in found]
 
 
-def facts_of(encoder: Encoder) -> dict[str, FieldFacts]:
-    """The columns of an encoder's rows."""
+def facts_of(encoder: Encoder, raw: Iterable[str] = ()) -> dict[str, FieldFacts]:
+    """The columns of an encoder's rows, and the raw ones that some of them can be made of."""
     found = {}
     for code in encoder.codes:
         examples = [text for text, _ in zip(code.vocabulary, range(EXAMPLES), strict=False)]
@@ -68,4 +72,6 @@ def facts_of(encoder: Encoder) -> dict[str, FieldFacts]:
         found.setdefault(name, FieldFacts(name, "history", 0, ()))
     if settings.keys and settings.time not in ("", ROW_ORDER):
         found.setdefault(settings.time, FieldFacts(settings.time, "time", 0, ()))
+    for name in raw:
+        found.setdefault(name, FieldFacts(name, "raw", 0, ()))
     return found

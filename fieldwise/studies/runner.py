@@ -34,6 +34,7 @@ def run_study(
     seeds: int | None = None,
     workers: int = 0,
     watch: Watch | None = None,
+    device: str = "cpu",
 ) -> dict[str, Any]:
     """Runs a study, or goes on with it, and returns its table and verdicts. A claim that fails is a result."""
     if size not in SIZES:
@@ -42,13 +43,13 @@ def run_study(
         raise ConfigError(f"--seeds must be at least 1, found {seeds}")
     if data is not None and not data.is_dir():
         raise ConfigError(f"--data takes a folder, found none ({data})")
-    setup = Setup(size, seeds or study.seeds[size], data)
+    setup = Setup(size, seeds or study.seeds[size], data, device)
     folder = _claimed(out, study.id, setup)
     if study.plan is not None:
         plan = study.plan(setup)
-        rows = _trained(study, plan, folder, workers or os.cpu_count() or 1, watch)
+        rows = _trained(study, setup, plan, folder, workers or os.cpu_count() or 1, watch)
         for name, other in plan.others.items():
-            found = _trained(study, other, _claimed(out, name, setup), workers or os.cpu_count() or 1, watch)
+            found = _trained(study, setup, other, _claimed(out, name, setup), workers or os.cpu_count() or 1, watch)
             rows += [{"study": name, **row} for row in found]
     else:
         assert study.compute is not None
@@ -59,7 +60,8 @@ def run_study(
 def _claimed(out: Path, name: str, setup: Setup) -> Path:
     """The folder of a study, taken."""
     folder, data = out / name / setup.size, setup.data
-    _claim(folder, {"study": name, "size": setup.size, "data": str(data.resolve()) if data else None})
+    begun: Row = {"study": name, "size": setup.size, "data": str(data.resolve()) if data else None}
+    _claim(folder, begun | {"device": setup.device})
     return folder
 
 
@@ -68,7 +70,7 @@ def _claim(folder: Path, identity: Row) -> None:
     known = folder / "identity.json"
     if known.exists():
         if json.loads(known.read_text(encoding="utf-8")) != identity:
-            raise TrainingError(f"the study was begun with other --data; choose another --out ({folder})")
+            raise TrainingError(f"the study was begun with other --data or --device; choose another --out ({folder})")
         return
     if folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir()):
         raise TrainingError(f"{folder} holds something that is no study; choose another --out")
@@ -76,12 +78,12 @@ def _claim(folder: Path, identity: Row) -> None:
         file.write_text(json.dumps(identity), encoding="utf-8")
 
 
-def _trained(study: Study, plan: Plan, folder: Path, workers: int, watch: Watch | None) -> list[Row]:
+def _trained(study: Study, setup: Setup, plan: Plan, folder: Path, workers: int, watch: Watch | None) -> list[Row]:
     """A row for each case: its keys, its seed, what the run reports of the held-out rows, or why it failed."""
     for name, make in plan.sources.items():
         if not (folder / "data" / name / "data.json").exists():
             make(folder / "data" / name)
-    jobs = [_job(case, folder) for case in plan.cases]
+    jobs = [_job(case, folder, setup.device) for case in plan.cases]
     failures: dict[str, str] = {}
     for later in (False, True):
         wave = [job for case, job in zip(plan.cases, jobs, strict=True) if bool(case.start) == later]
@@ -97,8 +99,8 @@ def _trained(study: Study, plan: Plan, folder: Path, workers: int, watch: Watch 
     return rows
 
 
-def _job(case: Case, folder: Path) -> Job:
-    settings = {"device": "cpu", **case.settings, "seed": case.seed}
+def _job(case: Case, folder: Path, device: str) -> Job:
+    settings = {"device": device, **case.settings, "seed": case.seed}
     if case.start:
         settings["train.init_from"] = str(_place(folder, case.start, case.seed))
     place = _place(folder, case.name, case.seed)

@@ -19,11 +19,12 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Setup:
-    """How large a study is, how many seeds it has, and where real data lie, if anywhere."""
+    """How large a study is, how many seeds it has, where real data lie, if anywhere, and where models are trained."""
 
     size: str = "small"
     seeds: int = 1
     data: Path | None = None
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)

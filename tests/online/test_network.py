@@ -83,9 +83,10 @@ def test_graphs_say_what_the_model_says(name: str, options: dict[str, Any], kind
             shared, own = layout.columns_of(context), layout.columns_of(others)
             rows = ids.copy()
             rows[:, shared] = ids[3, shared]
-            behind = session(network.graph_of(described, network.as_input, context))
-            found = behind.run(None, {"ids": rows[:, own].copy(), "context": rows[:1, shared].copy(), **tables})[0]
-            close(found, model, rows)
+            for one_thread in (False, True):
+                behind = session(network.graph_of(described, network.as_input, context, one_thread))
+                found = behind.run(None, {"ids": rows[:, own].copy(), "context": rows[:1, shared].copy(), **tables})[0]
+                close(found, model, rows)
 
 
 @pytest.mark.parametrize("kind", LAYOUTS)

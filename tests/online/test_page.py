@@ -18,7 +18,7 @@ HOSTILE = '<b>x</b><img src=x onerror="document.title=1">'
 
 def test_the_files_come_from_this_server_with_a_strict_policy(server):
     client = server(token="t" * 16).client
-    for path in ("/", "/static/page.js", "/static/page.css", "/static/plotly.min.js"):
+    for path in ("/", "/static/page.js", "/static/form.js", "/static/page.css", "/static/plotly.min.js"):
         found = client.get(path)
         assert found.status_code == 200
         policy = found.headers["content-security-policy"]

@@ -28,11 +28,15 @@ class Derived:
     cut: int = 0
     text: bool = False
 
+    def value(self, text: str | None) -> int | str | None:
+        """What is made of one cell; nothing of an empty one."""
+        return self.make(text[: self.cut] if self.cut else text) if text else None
+
     def column(self, table: pa.Table) -> pa.Array:
         """The column of a table that has the one it is made of; each distinct text is looked at once."""
         cells = pc.cast(table[self.of].combine_chunks(), pa.string())
         cells = (pc.utf8_slice_codeunits(cells, 0, self.cut) if self.cut else cells).dictionary_encode()
-        values = [None if not text else self.make(text) for text in cells.dictionary.to_pylist()]
+        values = [self.value(text) for text in cells.dictionary.to_pylist()]
         # A type of its own, because a chunk may have missing values alone.
         made = pa.array(values, pa.string() if self.text else pa.int64())
         return made.take(cells.indices)

@@ -1,0 +1,25 @@
+"""Whoever watches a run; apart from the runs, so that verbs that train nothing need not load torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+class Progress:
+    """What the loop tells whoever watches; the command line draws a bar, everyone else hears nothing."""
+
+    def start(self, rows: int, epochs: int, done: int) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+    def step(self, rows: int, loss: float, epoch: int) -> None: ...
+
+    def evaluated(self, record: dict[str, Any]) -> None: ...
+
+
+class Watch(Progress):
+    """What many runs tell whoever watches; with one at a time, also how that one gets on."""
+
+    def moved(self, running: Sequence[str], done: int, total: int, left: float | None) -> None:
+        """Which runs are under way, how many are done, and the seconds left, as far as that is known."""
