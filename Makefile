@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check format clean
+.PHONY: demo distributed test check format clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -10,16 +10,33 @@ BIN := .venv/bin
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,gbdt,tune,serve]'
 	touch .venv/ready
 
+# TorchRec, for `train --tables sharded`. It asks for the CUDA build of FBGEMM, so no extra of the package can name it:
+# its needs first, then it and the CPU build that goes with torch 2.13, as they are. Where that build is not made
+# (fbgemm-gpu-cpu has wheels for Linux alone), the tests of sharded tables are skipped.
+.venv/distributed: .venv/ready
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt numpy tqdm pyre-extensions 'pyvers<0.3' \
+		cloudpickle orjson importlib_metadata packaging
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps \
+		fbgemm-gpu-cpu==1.8.0 torchrec==1.8.0 torchmetrics==1.0.3 tensordict lightning-utilities
+	touch .venv/distributed
+
+distributed: .venv/distributed
+
 demo: .venv/ready
 	$(BIN)/fieldwise demo --out demo
 
 # One thread in each of as many processes as there are cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
-test: .venv/ready
+# The tests of sharded tables run where TorchRec can be had, and are skipped elsewhere.
+.PHONY: torchrec
+torchrec: .venv/ready
+	@$(MAKE) --no-print-directory distributed || echo "TorchRec cannot be installed here: tests of sharded tables are skipped"
+
+test: torchrec
 	$(PYTEST)
 
-check: .venv/ready
+check: torchrec
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -1,19 +1,28 @@
 """Bytes that a worker hands to others in a step: they grow with the batch, not with the vocabulary.
 
-    python benchmarks/distributed.py [--workers 2 4] [--categories 100000 10000000] [--batches 500 2000]
+    python benchmarks/distributed.py [--tables replicated sharded] [--workers 2 4] [--categories 100000 10000000]
+        [--batches 500 2000]
 
-Each line is measured on steps of an FM (sizes of all tensors given to the process group) and set beside the formula of
+Each line is measured on steps of an FM, where the process group takes the tensors, and set beside the formula of
 docs/scale.md. Exits with 1 if the vocabulary changes the bytes by more than 2 %, or if the formula is off by more than
-that. Needs 44 bytes of memory for each category and worker; a minute.
+that. Needs 24 bytes of memory for each category and worker, and 64 for each category with sharded tables; two minutes.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fieldwise import distributed
 from fieldwise.config import Config, TrainSettings
@@ -21,28 +30,107 @@ from fieldwise.data.batches import share
 from fieldwise.data.schema import Layout
 from fieldwise.models import build
 from fieldwise.nn.model import Model
-from fieldwise.steps import SharedStep
+from fieldwise.sharded.cut import build as cut_model
+from fieldwise.steps import ShardedStep, SharedStep
 from fieldwise.steps.shared import Share
 
-FIELDS, DIM, STEPS = 10, 2, 3
+FIELDS, DIM, STEPS = 10, 2, 10
+# What TorchRec's rows have for DIM numbers, and for the one of the linear part.
+PADDED = 4
 
 
-def measured(categories: list[int], batches: list[int]) -> dict[tuple[int, int], float]:
-    """Bytes of a step for each number of categories and size of the batch; called in every worker."""
+class Counted(TorchDispatchMode):
+    """Within, the bytes that go into the process group for other workers, whoever calls it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent = 0.0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = str(func)
+        if name.startswith("c10d.alltoall_base_"):
+            self.sent += leaving(args[1], args[4])
+        elif name.startswith(("c10d.allreduce_", "c10d.broadcast_")):
+            self.sent += sum(tensor.nbytes for tensor in tensors(args[0]))
+        elif name.startswith("c10d.allgather_"):
+            self.sent += sum(tensor.nbytes for tensor in tensors(args[1]))
+        elif name.startswith("c10d.") and "barrier" not in name:
+            raise NotImplementedError(f"bytes of {name} are not counted")
+        return func(*args, **(kwargs or {}))
+
+
+def tensors(values: Any) -> Iterator[Tensor]:
+    if isinstance(values, Tensor):
+        yield values
+    else:
+        for value in values:
+            yield from tensors(value)
+
+
+def leaving(values: Tensor, splits: list[int]) -> float:
+    """The bytes of what is cut up for all workers, but for the own part; without splits the parts are equal."""
+    own, workers = distributed.rank(), distributed.count()
+    stays = splits[own] / max(1, sum(splits)) if splits else 1 / workers
+    return values.nbytes * (1 - stays)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a step of a worker costs: bytes handed over, milliseconds, and the memory that its tables have taken."""
+
+    sent: float
+    took: float
+    memory: int
+
+
+def measured(kind: str, categories: list[int], batches: list[int]) -> dict[tuple[int, int], Found]:
+    """The costs of a step for each number of categories and size of the batch; called in every worker."""
     found = {}
     with distributed.joined(300):
         for size in categories:
-            torch.manual_seed(0)
-            model = build("fm", Layout.of([size // FIELDS] * FIELDS), {"dim": DIM})
-            assert isinstance(model, Model)
-            step = SharedStep(model.train(), Config("fm", {"dim": DIM}, TrainSettings()), 100)
+            before = resident()
+            step = step_of(kind, size)
+            memory = resident() - before
             for rows in batches:
-                before = distributed.Wire.sent
-                for number in range(STEPS):
-                    step(drawn(rows, size, number), number)
-                found[size, rows] = (distributed.Wire.sent - before) / STEPS
-            del model, step
+                step(drawn(rows, size, STEPS), 0)  # the first is slow
+                shares = [drawn(rows, size, number) for number in range(STEPS)]
+                with Counted() as wire:
+                    for number, own in enumerate(shares):
+                        step(own, number)
+                took = fastest(step, shares)
+                total = distributed.summed(torch.tensor(wire.sent))
+                found[size, rows] = Found(float(total) / STEPS / distributed.count(), took, memory)
+            del step
     return found
+
+
+def fastest(step: SharedStep, shares: list[Share]) -> float:
+    """Milliseconds of the fastest of some steps, which no other program on the machine has slowed."""
+    times = []
+    for number, own in enumerate(shares):
+        distributed.wait()
+        began = time.perf_counter()
+        step(own, number)
+        times.append(1000 * (time.perf_counter() - began))
+    return min(times)
+
+
+def resident() -> int:
+    """Bytes of memory that this process has."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def step_of(kind: str, categories: int) -> SharedStep:
+    def make() -> Model:
+        model = build("fm", Layout.of([categories // FIELDS] * FIELDS), {"dim": DIM})
+        assert isinstance(model, Model)
+        return model.train()
+
+    torch.manual_seed(0)
+    config = Config("fm", {"dim": DIM}, TrainSettings(optimizer="adagrad"))
+    if kind == "sharded":
+        return ShardedStep(cut_model(make, config.train, torch.device("cpu")), config, 100)
+    return SharedStep(make(), config, 100)
 
 
 def drawn(rows: int, categories: int, number: int) -> Share:
@@ -55,28 +143,42 @@ def drawn(rows: int, categories: int, number: int) -> Share:
     return Share(ids[own].astype(np.int32), (random.random(len(own)) < 0.3).astype(np.float32), None, rows)
 
 
-def formula(rows: int, workers: int) -> float:
-    """An id and its gradient for each lookup, of the vectors and of the linear part; counts, the bias and the loss."""
-    lookups = -(-rows // workers) * FIELDS
-    return lookups * (4 + 4 * DIM) + lookups * (4 + 4) + 2 * 8 + 4 + 4
+def formula(kind: str, rows: int, workers: int) -> float:
+    """An id and its gradient for each lookup, of the vectors and of the linear part; counts, the bias and the loss.
+
+    Of sharded tables ids go out, rows come back and gradients go out, all but the part that a worker has itself; and
+    each worker tells each other how many there are.
+    """
+    lookups, small = -(-rows // workers) * FIELDS, 4 + 4
+    if kind == "replicated":
+        return lookups * (4 + 4 * DIM) + lookups * (4 + 4) + 2 * 8 + small
+    others = (workers - 1) / workers
+    each = lookups * others * (4 + 2 * 4 * PADDED) + (4 + 3 * 8) * (workers - 1)
+    return 2 * each + small
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Counts the bytes that workers exchange in a step.")
+    parser.add_argument("--tables", nargs="+", default=["replicated", "sharded"])
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--categories", type=int, nargs="+", default=[100_000, 10_000_000])
     parser.add_argument("--batches", type=int, nargs="+", default=[500, 2000])
     chosen = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     wrong = False
-    print(f"{'workers':>8}{'batch':>8}{'categories':>13}{'bytes a step':>14}{'formula':>10}")
-    for workers in chosen.workers:
-        found = distributed.launch(measured, (chosen.categories, chosen.batches), workers, restarts=0)
-        for rows in chosen.batches:
-            expected = formula(rows, workers)
-            for size in chosen.categories:
-                print(f"{workers:8}{rows:8}{size:13,}{found[size, rows]:14,.0f}{expected:10,.0f}", flush=True)
-            sent = [found[size, rows] for size in chosen.categories]
-            wrong |= max(sent) > 1.02 * min(sent) or not all(0.98 < each / expected < 1.02 for each in sent)
+    titles = f"{'categories':>13}{'bytes a step':>14}{'formula':>10}{'ms a step':>11}{'MB of tables':>14}"
+    print(f"{'tables':>11}{'workers':>8}{'batch':>8}{titles}")
+    for kind in chosen.tables:
+        for workers in chosen.workers:
+            found = distributed.launch(measured, (kind, chosen.categories, chosen.batches), workers, restarts=0)
+            for rows in chosen.batches:
+                expected = formula(kind, rows, workers)
+                for size in chosen.categories:
+                    step = found[size, rows]
+                    shown = f"{size:13,}{step.sent:14,.0f}{expected:10,.0f}{step.took:11.1f}{step.memory / 1e6:14,.0f}"
+                    print(f"{kind:>11}{workers:8}{rows:8}{shown}", flush=True)
+                sent = [found[size, rows].sent for size in chosen.categories]
+                wrong |= max(sent) > 1.02 * min(sent) or not all(0.98 < each / expected < 1.02 for each in sent)
     sys.exit(1 if wrong else 0)
 
 

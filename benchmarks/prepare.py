@@ -1,11 +1,11 @@
-"""How fast `prepare` is beside the bare DuckDB query that does the same, on generated raw Criteo rows.
+"""How fast `prepare --recipe criteo` is beside the bare DuckDB query that does the same, on generated raw Criteo rows.
 
-    python benchmarks/prepare.py [--rows 2000000,8000000] [--history] [--folder DIR]
+    python benchmarks/prepare.py [--rows 2000000,8000000] [--history] [--folder DIR] [--unit FILE]
 
 Each command is a process of its own; rows/s, peak memory and processor seconds are those of the whole process. The bare
-query reads the file, gives each text with two or more occurrences an id by its frequency, maps all rows to ids in their
-order and writes parquet, with two threads. `prepare` also guesses a schema, fits buckets, splits, and looks for leaks.
-Rows beyond two million repeat the first two. With --history ten keys' past is added, in folds and in time.
+query reads the file, gives each text with 20 or more occurrences an id by its frequency, maps all rows to ids in their
+order and writes parquet, with two threads. `prepare` also fits buckets, splits, and looks for leaks. Rows beyond two
+million repeat the first two. With --history ten keys' past is added, in folds and in time.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from fieldwise.data.world import World, write_log
+from fieldwise.data.layouts import Simulation, write_raw
 
 UNIT = 2_000_000
-KEYS = "c14,c15,c16,c20,c23,c14*c15,c16*c17,c18*c22,c27*c30,c33*c35"
+KEYS = "C1,C2,C3,C7,C10,C1*C2,C3*C4,C5*C9,C14*C17,C20*C22"
 BARE = r"""
 import sys, duckdb
 path, out = sys.argv[1:]
@@ -35,7 +35,7 @@ kinds = ", ".join(f"{name}: '{'VARCHAR' if name in words else 'INTEGER'}'" for n
 base.execute(f"CREATE TABLE raw AS FROM read_csv('{path}', delim='\t', header=false, quote='', columns={{{kinds}}})")
 for name in words:
     number = f"(1 + row_number() OVER (ORDER BY count(*) DESC, {name}))::INTEGER"
-    kept = f"FROM raw WHERE {name} IS NOT NULL GROUP BY {name} HAVING count(*) >= 2"
+    kept = f"FROM raw WHERE {name} IS NOT NULL GROUP BY {name} HAVING count(*) >= 20"
     base.execute(f"CREATE TABLE of_{name} AS SELECT {name} AS v, {number} AS id {kept}")
 bucket = "CASE WHEN {n} IS NULL THEN 0 WHEN {n} > 2 THEN 4 + floor(ln({n}) ** 2)::INTEGER ELSE 3 END AS {n}"
 cells = [bucket.format(n=name) for name in numbers]
@@ -70,12 +70,12 @@ def measured(*command: str) -> Cost:
     return Cost(time.monotonic() - began, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1e6)
 
 
-def raw_file(folder: Path, rows: int, unit: int = UNIT) -> Path:
-    """A headerless file of so many rows; the generated ones are kept for the next size."""
+def raw_file(folder: Path, rows: int, unit: int = UNIT, given: Path | None = None) -> Path:
+    """A headerless file of so many rows; the generated ones, if they are not given, are kept for the next size."""
     few = min(rows, unit)
-    once = folder / f"unit{few}.txt"
+    once = given if given and few == unit else folder / f"unit{few}.txt"
     if not once.exists():
-        write_log(World("criteo"), few, once)
+        write_raw("criteo", Simulation(few), once)
     path = folder / f"raw{rows}.txt"
     with path.open("wb") as file:
         for _ in range(rows // few):
@@ -88,9 +88,9 @@ def digest(folder: Path) -> str:
     return str(json.loads((folder / "data.json").read_text(encoding="utf-8"))["digest"])
 
 
-def compare(folder: Path, rows: int, history: bool) -> None:
-    path = raw_file(folder, rows)
-    prepare = ["-m", "fieldwise", "prepare", str(path), "--label", "c0", "--split-by", "row", "--json", "--force"]
+def compare(folder: Path, rows: int, history: bool, given: Path | None) -> None:
+    path = raw_file(folder, rows, given=given)
+    prepare = ["-m", "fieldwise", "prepare", str(path), "--recipe", "criteo", "--json", "--force"]
     bare = measured("-c", BARE, str(path), str(folder / "bare.parquet"))
     two = measured(*prepare, "--threads", "2", "--out", str(folder / "two"))
     one = measured(*prepare, "--threads", "1", "--out", str(folder / "one"))
@@ -115,10 +115,11 @@ def main() -> None:
     parser.add_argument("--rows", default="2000000,8000000")
     parser.add_argument("--history", action="store_true")
     parser.add_argument("--folder", help="where the files go while they are needed")
+    parser.add_argument("--unit", type=Path, help="two million rows that `simulate --layout raw` has written")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
         for rows in asked.rows.split(","):
-            compare(Path(folder), int(rows), asked.history)
+            compare(Path(folder), int(rows), asked.history, asked.unit)
 
 
 if __name__ == "__main__":

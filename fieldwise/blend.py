@@ -19,7 +19,8 @@ from fieldwise.errors import BundleError, ConfigError
 from fieldwise.files import whole_folder
 from fieldwise.members import Blend, JoinedEncoder, JoinedIds
 from fieldwise.predictions import same_rows
-from fieldwise.runs import Progress, Run
+from fieldwise.progress import Progress
+from fieldwise.runs import Run
 from fieldwise.scoring import device_of, in_batches
 
 NAME = "blend"

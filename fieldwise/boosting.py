@@ -11,7 +11,8 @@ from fieldwise import metrics
 from fieldwise.config import Config, TrainSettings
 from fieldwise.data.dataset import Dataset
 from fieldwise.errors import ConfigError, TrainingError
-from fieldwise.runs import Progress, Run
+from fieldwise.progress import Progress
+from fieldwise.runs import Run
 from fieldwise.trees import Trees
 
 # How many rounds lie between two lines of the log.

@@ -21,7 +21,7 @@ from fieldwise.data.schema import Layout, Schema
 from fieldwise.errors import BundleError
 from fieldwise.files import whole_folder
 from fieldwise.members import Blend, JoinedEncoder, JoinedSchema, Member
-from fieldwise.scoring import Scorer
+from fieldwise.scoring import Saved, Scorer
 
 if TYPE_CHECKING:
     from fieldwise.nn.model import Model
@@ -67,7 +67,7 @@ def write(
     out: Path,
     config: Config,
     sources: Mapping[str, Path],
-    model: Scorer,
+    model: Saved,
     calibration: Calibration,
     metrics: dict[str, Any],
 ) -> None:

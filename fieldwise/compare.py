@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -13,14 +12,15 @@ from typing import Any
 from fieldwise import blend as blending
 from fieldwise import plots, significance, tables
 from fieldwise.data.dataset import Dataset
-from fieldwise.errors import ConfigError, TrainingError, unknown
+from fieldwise.data.rates import FOLDER
+from fieldwise.errors import ConfigError, TrainingError
 from fieldwise.files import whole_file
 from fieldwise.jobs import Job, run_all
-from fieldwise.models import registry
+from fieldwise.lineup import Entrant, keep_best
 from fieldwise.pages import figure, write_page
 from fieldwise.predictions import Predictions
+from fieldwise.progress import Watch
 from fieldwise.report import MEANINGS, Run, pictures, settings, significance_section
-from fieldwise.runs import Watch
 from fieldwise.scoring import device_of
 from fieldwise.tables import Column, Line, high, low, near_one
 
@@ -40,18 +40,6 @@ WORDS = MEANINGS | {
 }
 
 
-def models_named(text: str) -> tuple[list[str], list[str]]:
-    """The models of a comma-separated list, all for an empty one, and a note on each that is left out."""
-    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip())) or list(registry())
-    for name in names:
-        if name not in registry():
-            raise ConfigError(unknown("model", name, registry()))
-    if "gbdt" in names and importlib.util.find_spec("xgboost") is None:
-        names.remove("gbdt")
-        return names, ["gbdt is left out: it needs XGBoost, which is not installed (pip install fieldwise[gbdt])"]
-    return names, []
-
-
 def members_named(text: str, models: Sequence[str]) -> list[str]:
     """The members of the blend that a comma-separated list asks for, all models for `all`, none for an empty one."""
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
@@ -65,8 +53,8 @@ def members_named(text: str, models: Sequence[str]) -> list[str]:
 
 
 def compare(
+    entrants: Sequence[Entrant],
     data: Path,
-    models: Sequence[str],
     out: Path,
     seeds: int = 3,
     recipes: Path | None = None,
@@ -75,33 +63,30 @@ def compare(
     watch: Watch | None = None,
     members: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Trains each model with each seed into out/MODEL/seedN, writes the table, and returns it.
+    """Trains each entrant with each seed into out/NAME/seedN, writes the table, and returns it.
 
     Settings are those of recipes/MODEL.toml, or the defaults. Runs that are DONE are kept, killed ones go on. A model
     that fails is left out of the table; the error that names it comes after the others are trained. The `members` are
-    blended, each seed's runs by themselves, and the blend has a line like any model.
+    blended, each seed's runs by themselves, and the blend has a line like any model. out/best is the one of the lowest
+    validation log loss, to predict with.
     """
-    for name, number in (("--seeds", seeds), ("--jobs", workers), ("the number of models", len(models))):
+    for name, number in (("--seeds", seeds), ("--jobs", workers), ("the number of models", len(entrants))):
         if number < 1:
             raise ConfigError(f"{name} must be at least 1, found {number}")
     if recipes is not None and not recipes.is_dir():
         raise ConfigError(f"--recipes takes a folder with a MODEL.toml for each model, found none ({recipes})")
-    Dataset.open(data)
+    folders = list(dict.fromkeys([data, *(entrant.data for entrant in entrants)]))
+    for folder in folders:
+        Dataset.open(folder)
     device_of(device or "auto")
-    jobs = []
-    for seed in range(seeds):
-        for model in models:
-            recipe = recipes / f"{model}.toml" if recipes else None
-            chosen = {"model.name": model, "seed": seed, **({"device": device} if device else {})}
-            folder = out / model / f"seed{seed}"
-            given = recipe if recipe and recipe.is_file() else None
-            jobs.append(Job(model, f"{model} seed {seed}", data, folder, given, chosen))
+    jobs = [entrant.job(seed, out, recipes, device) for seed in range(seeds) for entrant in entrants]
     failures = run_all(jobs, workers, watch)
-    kept = {model: [job for job in jobs if job.group == model] for model in models if model not in failures}
+    names = [entrant.name for entrant in entrants if entrant.name not in failures]
+    kept = {name: [job for job in jobs if job.group == name] for name in names}
     whole = [member for member in members if member in kept]
     if len(whole) > 1:
-        kept[blending.NAME] = [_blended(whole, data, out, seed) for seed in range(seeds)]
-    result = write_comparison(kept, data, out, recipes) if kept else {}
+        kept[blending.NAME] = [_blended(whole, folders, out, seed) for seed in range(seeds)]
+    result = write_comparison(kept, data, out, recipes) | {"best": keep_best(kept, folders, out)} if kept else {}
     if failures:
         rest = f"; the others are in {out / 'table.md'}" if kept else ""
         alike = {problem: [m for m, own in failures.items() if own == problem] for problem in failures.values()}
@@ -110,11 +95,11 @@ def compare(
     return result
 
 
-def _blended(members: Sequence[str], data: Path, out: Path, seed: int) -> Job:
+def _blended(members: Sequence[str], folders: Sequence[Path], out: Path, seed: int) -> Job:
     """The blend of one seed's runs, made anew each time: it takes seconds, and any of them may be another by now."""
     folder = out / blending.NAME / f"seed{seed}"
-    blending.blend([out / member / f"seed{seed}" for member in members], folder, [data], force=True)
-    return Job(blending.NAME, f"{blending.NAME} seed {seed}", data, folder)
+    blending.blend([out / member / f"seed{seed}" for member in members], folder, folders, force=True)
+    return Job(blending.NAME, f"{blending.NAME} seed {seed}", folders[0], folder)
 
 
 def write_comparison(
@@ -165,7 +150,7 @@ def _row(model: str, runs: Sequence[Run]) -> dict[str, Any]:
 
 def _tested(rows: Sequence[Mapping[str, Any]], kept: Mapping[str, Sequence[Job]]) -> tuple[str, dict[str, Any]]:
     """The baseline of the lowest log loss, the hardest to beat, and the tests of all other models against it."""
-    known = [row for row in rows if row["model"] in BASELINES and row["log_loss"] is not None]
+    known = [row for row in rows if _is_baseline(row["model"]) and row["log_loss"] is not None]
     if not known or len(rows) < 2:
         return "", {}
     baseline = str(min(known, key=lambda row: float(row["log_loss"]))["model"])
@@ -173,6 +158,11 @@ def _tested(rows: Sequence[Mapping[str, Any]], kept: Mapping[str, Sequence[Job]]
     if len(named[baseline][0].labels) < significance.LEAST_BLOCKS:
         return "", {}
     return baseline, significance.compare_pairs(named, [(model, baseline) for model in named if model != baseline])
+
+
+def _is_baseline(name: str) -> bool:
+    """Whether the paper compares with this model; it may read rates."""
+    return name.removesuffix(f"-{FOLDER}") in BASELINES
 
 
 def _verdict(model: str, tested: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,7 +185,7 @@ def _summary(result: Mapping[str, Any]) -> list[str]:
         gap = rows[1]["log_loss"] - rows[0]["log_loss"]
         said.append(f"{rows[0]['model']} has the lowest log loss, {gap:.5f} ahead of {rows[1]['model']}.")
     if result["baseline"]:
-        present = ", ".join(row["model"] for row in rows if row["model"] in BASELINES)
+        present = ", ".join(row["model"] for row in rows if _is_baseline(row["model"]))
         said.append(
             f"The last column tests the log loss against {result['baseline']}, the best baseline on these rows (of "
             f"{present}): Wilcoxon's signed-rank test over blocks of rows, each with its mean log loss over the seeds."
@@ -236,5 +226,5 @@ def _write_page(
     command += ["--seeds", str(result["seeds"]), *(["--recipes", result["recipes"]] if result["recipes"] else [])]
     if blending.NAME in runs:
         members = runs[blending.NAME][0].report["members"]
-        command += ["--blend", ",".join(member["model"] for member in members)]
+        command += ["--blend", ",".join(Path(member["run"]).parent.name for member in members)]
     write_page(Path(result["out"]) / "index.html", f"models on {Path(result['data']).name}", parts, command)

@@ -28,7 +28,9 @@ class TrainSettings:
     `base_rate_start` the output's bias starts at the log-odds of the training rows' rate; `init_from` names an FM run
     or bundle whose vectors (and linear part, where the model has one) the model starts with; `continue_from` a run or
     bundle to go on with, whose model this must be. With `precision` bf16 training multiplies matrices in bfloat16;
-    weights, tables, optimiser and evaluation stay float32.
+    weights, tables, optimiser and evaluation stay float32. `tables` says where they lie when several workers train:
+    whole with each (replicated), cut by rows (sharded), or the first as long as they fit (auto). `checkpoints`: how
+    many of the newest are kept, beside that of the best step.
     """
 
     batch_size: int = 0
@@ -67,6 +69,8 @@ class TrainSettings:
     shuffle_rows: int = 4_000_000
     evaluations: int = 2
     checkpoint_minutes: float = 5.0
+    checkpoints: int = 1
+    tables: str = "auto"
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -75,6 +79,7 @@ class TrainSettings:
             ("patience", 0),
             ("evaluations", 1),
             ("shuffle_rows", 1),
+            ("checkpoints", 1),
         ):
             _require(getattr(self, name) >= least, f"train.{name}", f"at least {least}", getattr(self, name))
         for name in ("lr", "eps"):
@@ -87,6 +92,7 @@ class TrainSettings:
             ("l2_reduction", ("mean", "sum")),
             ("calibration", ("none", "shift", "platt", "isotonic")),
             ("precision", ("float32", "bf16")),
+            ("tables", ("auto", "replicated", "sharded")),
         ):
             if getattr(self, name) not in known:
                 raise ConfigError(unknown(f"train.{name}", getattr(self, name), known))

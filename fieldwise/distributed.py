@@ -5,8 +5,8 @@ Nothing here knows of models. A process that nobody started as a worker is the f
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-import pickle
 import signal
 import threading
 import time
@@ -35,10 +35,10 @@ STALLED_AFTER = 300.0
 CONNECT_SECONDS = 20.0
 
 
-class Wire:
-    """The bytes of all tensors that this worker has handed to others."""
+class Link:
+    """How long a worker waits for the others."""
 
-    sent = 0
+    patience = timedelta(seconds=STALLED_AFTER)
 
 
 def rank() -> int:
@@ -91,6 +91,7 @@ def _connect(backend: str, patience: timedelta) -> None:
     short = min(patience, timedelta(seconds=CONNECT_SECONDS))
     group.init_process_group(backend, store=clean, rank=own, world_size=workers, timeout=short)
     group.distributed_c10d._set_pg_timeout(patience)
+    Link.patience = patience
 
 
 def _agreed_name(store: Any, own: int, workers: int, patience: timedelta) -> str:
@@ -139,10 +140,13 @@ def _lost(error: Exception, stalled_after: float) -> WorkerLost:
     return WorkerLost(f"another worker died, or did not answer for {stalled_after:g} s (--stalled-after): {found}")
 
 
-def launch(work: Callable[..., T], arguments: tuple[Any, ...], workers: int, restarts: int) -> T:
+def launch(
+    work: Callable[..., T], arguments: tuple[Any, ...], workers: int, restarts: int, preload: tuple[str, ...] = ()
+) -> T:
     """Calls work(*arguments) in so many processes of torch's elastic launcher; returns what the first returns.
 
     A user's mistake in a worker is raised here, once. When a worker dies all are started again, up to `restarts` times.
+    Workers are forked off a process that has imported `preload` and nothing else, so that a new start takes no time.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -159,7 +163,9 @@ def launch(work: Callable[..., T], arguments: tuple[Any, ...], workers: int, res
         rdzv_endpoint="localhost:0",
         local_addr="localhost",
         max_restarts=restarts,
+        start_method="forkserver",
     )
+    multiprocessing.get_context("forkserver").set_forkserver_preload([work.__module__, *preload])
     try:
         with _signals_kept():
             found: dict[int, T | FieldwiseError] = elastic_launch(settings, _mistakes_returned)(work, arguments)
@@ -192,7 +198,9 @@ def _signals_kept() -> Iterator[None]:
 
 def _dead(error: Any, restarts: int) -> str:
     number, failure = error.get_first_failure()
-    why = f"worker {number} ended with {failure.exitcode}: {str(failure.message).strip().splitlines()[-1]}"
+    told = failure.message
+    line = str(told["message"]).splitlines()[0] if isinstance(told, dict) else str(told).strip().splitlines()[-1]
+    why = f"worker {number} ended with {failure.exitcode}: {line}"
     return f"a worker died more often than --restarts {restarts}; go on with --resume ({why})"
 
 
@@ -214,12 +222,16 @@ def from_first(action: Callable[[], T]) -> T:
             told[0] = action()
         except FieldwiseError as error:
             told[0] = error
-        Wire.sent += len(pickle.dumps(told[0]))
     group.broadcast_object_list(told, src=0)
     if isinstance(told[0], FieldwiseError):
         raise told[0]
     result: T = told[0]
     return result
+
+
+def beside() -> Any:
+    """A second group of the same workers, for a thread whose messages must not meet those of training."""
+    return group.new_group(backend="gloo", timeout=Link.patience)
 
 
 def wait() -> None:
@@ -228,9 +240,13 @@ def wait() -> None:
         group.barrier()
 
 
+def anyone(says: bool) -> bool:
+    """Whether any worker says so; the same answer for all, whose clocks differ."""
+    return bool(summed(torch.tensor(int(says)))) if count() > 1 else says
+
+
 def summed(values: Tensor) -> Tensor:
     """The sum of the workers' tensors, in place; the same bits on every worker."""
-    Wire.sent += values.nbytes
     group.all_reduce(values)
     return values
 
@@ -241,7 +257,6 @@ def gathered(values: Tensor, sizes: list[int]) -> Tensor:
     padded = values.new_zeros(most, *values.shape[1:])
     padded[: len(values)] = values
     found = [torch.empty_like(padded) for _ in sizes]
-    Wire.sent += padded.nbytes
     group.all_gather(found, padded)
     return torch.cat([each[:size] for each, size in zip(found, sizes, strict=True)])
 
@@ -249,21 +264,22 @@ def gathered(values: Tensor, sizes: list[int]) -> Tensor:
 def counts(values: Tensor) -> list[list[int]]:
     """The workers' whole numbers (n,): a list of n for each worker."""
     found = [torch.empty_like(values) for _ in range(count())]
-    Wire.sent += values.nbytes
     group.all_gather(found, values)
     return [each.tolist() for each in found]
 
 
 def score_together(model: Scorer, ids: NDArray[np.int32]) -> NDArray[np.floating[Any]]:
-    """Logits of all rows on every worker, each having scored its share: metrics are those of all rows, exactly."""
+    """Logits of all rows on every worker, each having scored its share: metrics are those of all rows, exactly.
+
+    All workers score as often, as it may take all of them to score: where rows do not go round, the last come again.
+    """
     workers = count()
-    if workers == 1:
+    if workers == 1 or not len(ids):
         return score(model, ids)
-    own = torch.from_numpy(np.ascontiguousarray(score(model, ids[rank() :: workers])))
-    parts = gathered(own, [len(range(other, len(ids), workers)) for other in range(workers)]).numpy()
-    logits, place = np.empty_like(parts), 0
-    for other in range(workers):
-        size = len(range(other, len(ids), workers))
-        logits[other::workers] = parts[place : place + size]
-        place += size
-    return logits
+    each = -(-len(ids) // workers)
+    own = ids[rank() :: workers]
+    if len(own) < each:
+        own = np.concatenate([own, ids[-1:]])
+    scored = torch.from_numpy(np.ascontiguousarray(score(model, own)))
+    together: NDArray[np.floating[Any]] = gathered(scored, [each] * workers).numpy()
+    return together.reshape(workers, each).T.reshape(-1)[: len(ids)]

@@ -14,6 +14,18 @@ class DataError(FieldwiseError):
     """A file or a table is not what the schema says."""
 
 
+class OddCell(DataError):
+    """A cell of a `column` holds a `text` that the column may not have; `place` says where, as well as it is known."""
+
+    def __init__(self, problem: str, place: str, column: str, text: str | None, way_out: str = "") -> None:
+        super().__init__(f"{problem} ({place})" + (f"; {way_out}" if way_out else ""))
+        self.problem, self.column, self.text, self.way_out = problem, column, text, way_out
+
+    def at(self, place: str) -> OddCell:
+        """The same with the place that is known by now."""
+        return OddCell(self.problem, place, self.column, self.text, self.way_out)
+
+
 class ConfigError(FieldwiseError):
     """A setting is unknown or out of range."""
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from fieldwise.config import load_config
 from fieldwise.errors import FieldwiseError
-from fieldwise.runs import Progress, Watch
+from fieldwise.progress import Progress, Watch
 from fieldwise.train import train
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tomllib
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldwise import bundle, calibration, distributed, metrics
-from fieldwise.config import Config
+from fieldwise.config import Config, config_from
 from fieldwise.data.dataset import Dataset, Part
-from fieldwise.errors import TrainingError
+from fieldwise.errors import ConfigError, TrainingError
 from fieldwise.explain import pair_strength
 from fieldwise.files import whole_file
 from fieldwise.predictions import Predictions
 from fieldwise.progress import Progress as Progress
 from fieldwise.progress import Watch as Watch
-from fieldwise.scoring import Scorer, score
+from fieldwise.scoring import Saved, Scorer, score
 
 
 class Run(ABC):
@@ -46,6 +47,16 @@ class Run(ABC):
         }
         self.finished = distributed.from_first(lambda: self._claim(resume))
 
+    @property
+    def together(self) -> bool:
+        """Whether it takes all workers to score a row."""
+        return False
+
+    @property
+    def size(self) -> int:
+        """How many numbers the model learns."""
+        return self.model.size
+
     @abstractmethod
     def fit(self, progress: Progress) -> None:
         """Trains until validation log loss stops falling."""
@@ -56,8 +67,9 @@ class Run(ABC):
         known = self.out / "identity.json"
         if resume and known.exists():
             before = json.loads(known.read_text(encoding="utf-8"))
-            if before != identity:
-                what = "data" if before["data"] != identity["data"] else "settings"
+            same_data = before["data"] == identity["data"]
+            if not same_data or _settings(before["config"]) != _settings(identity["config"]):
+                what = "settings" if same_data else "data"
                 raise TrainingError(
                     f"--resume needs the run's own {what}, found others; see {self.out / 'config.toml'}"
                 )
@@ -101,33 +113,51 @@ class Run(ABC):
                 file.truncate(self.at["log_bytes"])
 
     def finish(self) -> dict[str, Any]:
-        """Best weights, calibration on validation rows, metrics of all held-out parts, bundle, report, DONE."""
+        """Best weights, calibration on validation rows, metrics of all held-out parts, bundle, report, DONE.
+
+        The first worker does it, with the help of the others where it takes them to score; their report is empty.
+        """
+        if not (distributed.first() or self.together):
+            return {}
         self._take_best()
+        logits = {name: self._score(part.ids) for name, part in self.dataset.parts.items() if name in ("valid", "test")}
+        strength = self._pair_strength(self.valid) if self.dataset.layout.fields > 1 else None
+        return self._leave(logits, strength) if distributed.first() else {}
+
+    def _leave(self, logits: dict[str, NDArray[np.floating[Any]]], strength: dict[str, Any] | None) -> dict[str, Any]:
+        """Writes all that a finished run leaves; returns its report."""
         valid = self.valid
-        logits = score(self.model, valid.ids)
-        fitted = calibration.fit(self.settings.calibration, valid.labels, logits, valid.weights, self.offset)
+        fitted = calibration.fit(self.settings.calibration, valid.labels, logits["valid"], valid.weights, self.offset)
         report = self._facts() | {"calibration": fitted.kind}
-        held_out = [name for name in ("valid", "test") if name in self.dataset.parts]
+        held_out = [name for name in ("valid", "test") if name in logits]
         for name in held_out:
-            part = self.dataset.parts[name]
-            probabilities = fitted.probabilities(logits if name == "valid" else score(self.model, part.ids))
+            part, probabilities = self.dataset.parts[name], fitted.probabilities(logits[name])
             report[name] = metrics.evaluate(part.labels, probabilities, part.weights)
             if name == held_out[-1]:
                 Predictions(name, part.labels, probabilities.astype(np.float32), part.weights).save(self.out)
-        if self.dataset.layout.fields > 1:
-            report["pair_strength"] = self._pair_strength(valid)
-        bundle.write(self.out / "bundle", self.config, self._sources(), self.model, fitted, report)
+        if strength is not None:
+            report["pair_strength"] = strength
+        bundle.write(self.out / "bundle", self.config, self._sources(), self._whole, fitted, report)
         with whole_file(self.out / "report.json") as file:
             file.write_text(json.dumps(report, indent=1), encoding="utf-8")
         (self.out / "DONE").touch()
         self._tidy()
         return report
 
+    def _score(self, ids: NDArray[np.int32]) -> NDArray[np.floating[Any]]:
+        """Logits of all rows."""
+        return score(self.model, ids)
+
+    @property
+    def _whole(self) -> Saved:
+        """What the bundle has of the model."""
+        return self.model
+
     def _facts(self) -> dict[str, Any]:
         """What the report says of the run beside its metrics."""
         return {
             "model": self.config.model,
-            "parameters": self.model.size,
+            "parameters": self.size,
             "rows_per_s": self._place()["rows"] / max(self.at["seconds"], 1e-9),
             "seconds": self.at["seconds"],
             "epochs": -(-self.at["step"] // self.steps),
@@ -140,14 +170,21 @@ class Run(ABC):
         """What the bundle takes over from elsewhere, by its name there."""
         return {name: self.dataset.path / name for name in ("schema.toml", "encoder")}
 
-    def _tidy(self) -> None:
+    def _tidy(self) -> None:  # noqa: B027
         """Removes what only an unfinished run needs."""
-        (self.out / "best.safetensors").unlink(missing_ok=True)
 
     @abstractmethod
     def _take_best(self) -> None:
         """Puts the model back to where validation log loss was least."""
 
     def _pair_strength(self, valid: Part) -> dict[str, Any]:
-        strength = pair_strength(lambda ids: score(self.model, ids), valid.ids, self.dataset.layout, rows=128)
+        strength = pair_strength(self._score, valid.ids, self.dataset.layout, rows=128)
         return {"fields": self.dataset.names, "matrix": strength.round(6).tolist()}
+
+
+def _settings(text: str) -> Config | None:
+    """A config from its TOML, where settings that are younger than the text have their defaults; None for another's."""
+    try:
+        return config_from(tomllib.loads(text), "the run's settings")
+    except ConfigError:
+        return None

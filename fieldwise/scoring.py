@@ -17,12 +17,18 @@ if TYPE_CHECKING:
 SCORE_ROWS = 4096
 
 
-class Scorer(Protocol):
-    """The face that networks and trees share: all that evaluation, bundles and the predictor know of a model."""
+class Saved(Protocol):
+    """A model that can be written."""
 
     @property
     def file(self) -> str:
         """The name of its file in a bundle."""
+
+    def save(self, path: Path) -> None: ...
+
+
+class Scorer(Saved, Protocol):
+    """The face that networks and trees share: all that evaluation, bundles and the predictor know of a model."""
 
     @property
     def size(self) -> int:
@@ -31,8 +37,6 @@ class Scorer(Protocol):
     def logits(self, ids: NDArray[np.int32]) -> NDArray[np.floating[Any]]: ...
 
     def to(self, device: Any) -> Any: ...
-
-    def save(self, path: Path) -> None: ...
 
     def load(self, path: Path) -> None: ...
 

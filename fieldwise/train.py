@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from numpy.typing import NDArray
+from torch import nn
 
 from fieldwise import bundle, checkpoint, distributed
 from fieldwise.boosting import Boosting
@@ -27,15 +28,19 @@ from fieldwise.data.batches import steps_per_epoch
 from fieldwise.data.dataset import Dataset
 from fieldwise.data.encoder import Encoder
 from fieldwise.errors import BundleError, ConfigError
-from fieldwise.files import whole_file
 from fieldwise.incremental import check_same_ids, load_origin, take_weights
-from fieldwise.models import named, options
+from fieldwise.models import MODELS, named, options
 from fieldwise.nn.model import Model
-from fieldwise.optim import Average, RowOptimizer
+from fieldwise.optim import Average, RowOptimizer, averaged
 from fieldwise.options import check_names
 from fieldwise.pretrain import start_from
-from fieldwise.runs import Progress, Run
-from fieldwise.scoring import device_of
+from fieldwise.progress import Progress
+from fieldwise.runs import Run
+from fieldwise.scoring import Saved, device_of
+from fieldwise.sharded.choice import tables_of
+from fieldwise.sharded.cut import Cut, refuse
+from fieldwise.sharded.cut import build as cut_model
+from fieldwise.sharded.store import CutStore
 from fieldwise.steps import make_step, optimizer_of, tables
 from fieldwise.trees import Trees
 
@@ -58,7 +63,7 @@ def train(
         report: dict[str, Any] = json.loads((out / "report.json").read_text(encoding="utf-8"))
         return report
     run.fit(progress if progress and distributed.first() else Progress())
-    return run.finish() if distributed.first() else {}
+    return run.finish()
 
 
 def start(config: Config, dataset: Dataset, out: Path, resume: bool = False) -> Run:
@@ -71,12 +76,29 @@ def start(config: Config, dataset: Dataset, out: Path, resume: bool = False) -> 
     if "valid" not in dataset.parts:
         raise BundleError(f"training needs a validation part to stop in time; prepare with --split ({dataset.path})")
     torch.manual_seed(config.seed)
+    if _where_tables_lie(config, dataset) == "sharded":
+        config = replace(config, train=replace(config.train, tables="sharded"))
+        refuse(config)
+        cut = cut_model(lambda: _network(config, dataset), config.train, device_of(config.device))
+        return Network(config, dataset, out, resume, cut.model, cut=cut)
     model = bundle.build_model(config, dataset.layout)
     if isinstance(model, Trees):
         if distributed.count() > 1:
             raise ConfigError(f"{config.model} is trained by one process; leave --workers out (it uses all cores)")
         return Boosting(config, dataset, out, resume, model)
     return Network(config, dataset, out, resume, model, origin)
+
+
+def _where_tables_lie(config: Config, dataset: Dataset) -> str:
+    if config.model not in MODELS:  # trees have none, and refuse the setting themselves
+        return ""
+    return tables_of(config, lambda: _network(config, dataset), device_of(config.device))
+
+
+def _network(config: Config, dataset: Dataset) -> Model:
+    model = bundle.build_model(config, dataset.layout)
+    assert isinstance(model, Model)
+    return model
 
 
 def resolve(config: Config) -> Config:
@@ -110,25 +132,26 @@ class Network(Run):
         resume: bool,
         model: Model,
         origin: bundle.Bundle | None = None,
+        cut: Cut | None = None,
     ) -> None:
         rows, asked = dataset.parts["train"].rows, config.train
         settled = replace(asked, batch_size=batch_size(asked, rows), average=average(asked, rows))
         config = replace(config, train=settled)
         self.device = device_of(config.device)
-        self.model = model.to(self.device)
+        self.model, self.cut = model if cut else model.to(self.device), cut
         _start(self.model, config.train, dataset)
         self.steps = steps_per_epoch(rows, settled.batch_size)
-        self.step = make_step(self.model, config, config.train.epochs * self.steps)
+        self.step = make_step(cut or self.model, config, config.train.epochs * self.steps)
         self.optimizer = self.step.optimizer
         self.origin = origin
         self.note = "" if origin is None else _go_on(self.model, self.optimizer, config, dataset, origin)
         super().__init__(config, dataset, out, resume)
         epochs = self.settings.average
-        self.average = Average(self.model, epochs, self.steps) if epochs else None
+        self.average = Average(cut.live if cut else averaged(model), epochs, self.steps) if epochs else None
+        self.store = self._store()
         self.at["losses"] = []  # of the steps since the last line of the log
         if resume and not self.finished:
-            self.at |= checkpoint.load(out / "checkpoint", self.model, self.optimizer, self._averaged) or {}
-            distributed.wait()  # the first worker may drop this checkpoint only when all have read it
+            self.at |= self.store.load() or {}
         self._trim_log()
 
     def fit(self, progress: Progress) -> None:
@@ -155,7 +178,7 @@ class Network(Run):
                 evaluates = within == self.steps or (
                     within % evaluate_every == 0 and within + evaluate_every <= self.steps
                 )
-                saves = time.monotonic() - saved > 60 * settings.checkpoint_minutes
+                saves = self._saves(time.monotonic() - saved)
                 if logs or evaluates or saves:
                     losses += self.step.flush()
                 if losses:
@@ -168,13 +191,13 @@ class Network(Run):
                     self.at["seconds"] += time.monotonic() - began
                     progress.evaluated(self._evaluate(epoch + 1))
                     began = time.monotonic()
-                    self._checkpoint()
+                    self.store.save(self.at)
                     saved = began
                     if self.at["stopped"]:
                         break
                 elif saves:
                     self.at["seconds"] += time.monotonic() - began
-                    self._checkpoint()
+                    self.store.save(self.at)
                     began = saved = time.monotonic()
 
     def _evaluate_origin(self, progress: Progress) -> None:
@@ -183,7 +206,7 @@ class Network(Run):
         if self.note:
             progress.say(self.note)
         progress.evaluated(self._evaluate(0))
-        self._checkpoint()
+        self.store.save(self.at)
 
     def _evaluate(self, epoch: int) -> dict[str, Any]:
         """Validation metrics; the best weights so far go to disk, and patience runs out. Averaged, if so set."""
@@ -196,9 +219,7 @@ class Network(Run):
         better = found["log_loss"] < self.at["best_loss"]
         if better:
             self.at.update(best_loss=found["log_loss"], best_step=self.at["step"], bad=0)
-            if distributed.first():
-                with whole_file(self.out / "best.safetensors") as file:
-                    self.model.save(file)
+            self.store.keep_best()
         else:
             self.at["bad"] += 1
             self.at["stopped"] = self.at["bad"] > self.settings.patience
@@ -212,20 +233,38 @@ class Network(Run):
         self._log({"event": "train", "epoch": epoch, **place, "loss": loss, "rows_per_s": speed})
         self.at["losses"] = []
 
-    def _checkpoint(self) -> None:
-        if distributed.first():
-            checkpoint.save(self.out / "checkpoint", self.model, self.optimizer, self.at, self._averaged)
+    def _saves(self, seconds: float) -> bool:
+        """Whether a checkpoint is due that long after the last. Where each worker writes its part, all must agree."""
+        due = seconds > 60 * self.settings.checkpoint_minutes
+        return distributed.anyone(due) if self.together else due
+
+    def _store(self) -> checkpoint.Store:
+        """Where the run is kept: by the first worker, or by each its rows."""
+        average, keep = self.average.values if self.average else {}, self.settings.checkpoints
+        if self.cut:
+            return CutStore(self.out, self.cut, self.optimizer, average, keep)
+        return checkpoint.WholeStore(self.out, self.model, self.optimizer, average, keep)
 
     @property
-    def _averaged(self) -> dict[str, Tensor]:
-        return self.average.values if self.average else {}
+    def together(self) -> bool:
+        return self.cut is not None
+
+    @property
+    def size(self) -> int:
+        return self.cut.size if self.cut else self.model.size
+
+    def _score(self, ids: NDArray[np.int32]) -> NDArray[np.floating[Any]]:
+        return distributed.score_together(self.model, ids) if self.together else super()._score(ids)
+
+    @property
+    def _whole(self) -> Saved:
+        return self.store.whole
 
     def _take_best(self) -> None:
-        self.model.load(self.out / "best.safetensors")
+        self.store.take_best(self.at["best_step"])
 
     def _tidy(self) -> None:
-        super()._tidy()
-        checkpoint.drop_others(self.out / "checkpoint", self.at["best_step"])
+        self.store.tidy(self.at["best_step"])
 
 
 def _start(model: Model, settings: TrainSettings, dataset: Dataset) -> None:
@@ -248,7 +287,7 @@ def _go_on(model: Model, optimizer: RowOptimizer, config: Config, dataset: Datas
     assert isinstance(origin.model, Model)
     rows = take_weights(model, encoder.layout, origin.model)
     _shift_bias(model, origin.calibration.offset - math.log(dataset.negatives_kept))
-    before = optimizer_of(origin.config, origin.model)
+    before = optimizer_of(origin.config, origin.model.parameters())
     if not optimizer.understands(before):
         return "the optimiser starts anew: its settings are others than those of the run before"
     if not checkpoint.load_best(Path(config.train.continue_from) / "checkpoint", origin.model, before):

@@ -24,7 +24,8 @@ from fieldwise.console import TuningBar
 from fieldwise.data.dataset import Dataset
 from fieldwise.errors import BundleError, ConfigError, FieldwiseError, TrainingError
 from fieldwise.files import whole_file
-from fieldwise.runs import Progress, Run
+from fieldwise.progress import Progress
+from fieldwise.runs import Run
 from fieldwise.space import Axis, OneOf, apply, search_space
 from fieldwise.train import average, resolve, start
 from fieldwise.trials import WORDS, Study, check_free, import_optuna

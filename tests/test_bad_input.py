@@ -69,8 +69,8 @@ FILES: list[tuple[str, str | bytes, str]] = [
     ("a.csv", GOOD.replace("click", "clack"), "column 'click' is missing; there are: clack, user (FILE)"),
     ("a.csv", GOOD.replace("1,", "0,"), "label 'click' is always 0"),
     ("a.csv", GOOD.replace("0,", "1,"), "label 'click' is always 1"),
-    ("a.csv", GOOD + "2,a\n", "label 'click' must be 0 or 1, found '2' (FILE, row 41)"),
-    ("a.csv", GOOD + ",a\n", "label 'click' must be 0 or 1, found nothing (FILE, row 41)"),
+    ("a.csv", GOOD + "2,a\n", "label 'click' must be 0 or 1, found '2' (FILE, line 42)"),
+    ("a.csv", GOOD + ",a\n", "label 'click' must be 0 or 1, found nothing (FILE, line 42)"),
     ("a.csv", GOOD + "1,a,x\n" + GOOD[11:], "expected 2 columns, found 3 (FILE, line 42)"),
     ("a.csv", GOOD + "1\n", "expected 2 columns, found 1 (FILE, line 42)"),
     ("a.csv", GOOD + '1,"a\n', "a quoted cell is never closed (FILE, line 42)"),
@@ -142,7 +142,7 @@ def test_weights(fails: Fails, tmp_path: Path, out: Path) -> None:
     path = save(tmp_path / "a.csv", WEIGHTED + "1,a,-2\n")
     line = fails("prepare", path, "--label", "click", "--weight", "w", "--out", out)
     assert "weights must be numbers of 0 or more, found '-2' in 'w' (" in line
-    assert "row 41" in line
+    assert f"({path}, line 42)" in line
     assert left(out) == []
 
 
@@ -152,7 +152,7 @@ def test_weights(fails: Fails, tmp_path: Path, out: Path) -> None:
         ('label = "click"\n[[field]]\nname = "usr"', "column 'usr' is missing; there are: click, user"),
         (
             'label = "click"\n[[field]]\nname = "user"\nkind = "numeric"',
-            "field 'user' is numeric, found 'a' in the training rows; make it",
+            "field 'user' is numeric, found 'a' (",
         ),
         (
             'label = "click"\n[[field]]\nname = "user"\nmincount = 3',

@@ -134,7 +134,7 @@ def test_labels_and_numbers_are_skipped_too(
     schema = save(tmp_path / "schema.toml", 'label = "click"\n' + fields)
     path = save(tmp_path / "a.csv", GOOD + "2,a,1\n,a,1\n1,b,cheap\n")
     said = [path, "--schema", schema]
-    assert f"label 'click' must be 0 or 1, found '2' ({path}, row 41)" in refused(*said)
+    assert f"label 'click' must be 0 or 1, found '2' ({path}, line 42)" in refused(*said)
     facts = prepared(*said, "--on-bad-rows", "skip")
     assert sum(facts["rows"].values()) == 40
     assert [one["reason"] for one in facts["skipped_rows"][0]["reasons"]] == [
@@ -184,7 +184,19 @@ def test_text_in_a_column_of_numbers(refused: Callable[..., str], tmp_path: Path
     lines = criteo_lines()
     lines[30] = lines[30].replace("\t", "\tmany\t", 1).rpartition("\t")[0]
     path = save(tmp_path / "train.txt", "\n".join(lines) + "\n")
-    assert "field 'I1' is numeric, found 'many' in the training rows" in refused(path, "--recipe", "criteo")
+    line = refused(path, "--recipe", "criteo")
+    assert f"field 'I1' is numeric, found 'many' ({path}, line 31); mend it" in line
+
+
+def test_an_odd_cell_is_found_in_the_second_file(refused: Callable[..., str], tmp_path: Path) -> None:
+    one, other = save(tmp_path / "a.csv", GOOD), save(tmp_path / "b.csv", GOOD + "2,a,1\n")
+    assert f"found '2' ({other}, line 42)" in refused(one, other, "--label", "click")
+    packed = save(tmp_path / "c.csv.gz", gzip.compress((GOOD + "2,a,1\n").encode(), mtime=0))
+    assert f"found '2' ({packed}, row 41)" in refused(one, packed, "--label", "click")
+    renamed = save(tmp_path / "d.csv", GOOD.replace("user", "person", 1))
+    assert f"column 'user' is missing; there are: click, person, price ({renamed})" in refused(
+        one, "--test", renamed, "--label", "click"
+    )
 
 
 @pytest.mark.parametrize("content", ["", "\n", gzip.compress(b"", mtime=0)], ids=["nothing", "a line end", "gzip"])

@@ -12,11 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fieldwise import cli, compare
+from fieldwise import cli, compare, lineup
 from fieldwise.data.prepare import Split, prepare
 from fieldwise.data.world import World
 from fieldwise.errors import ConfigError
+from fieldwise.models import registry
 from fieldwise.predictions import Predictions
+from fieldwise.predictor import Predictor
 from fieldwise.significance import compare_pairs
 
 RECIPES = {
@@ -25,7 +27,7 @@ RECIPES = {
     "kfm": "[model]\ndim = 4\n\n[train]\nepochs = 1\n",
     "gbdt": "[model]\nrounds = 5\n",
 }
-CLOCK = {"rows_per_s", "seconds", "out"}
+CLOCK = {"rows_per_s", "seconds", "out", "bundle"}
 
 
 @pytest.fixture(scope="module")
@@ -208,16 +210,16 @@ def test_what_fails_all_models_alike_is_said_once(tmp_path, capsys):
 
 
 def test_trees_are_left_out_where_xgboost_is_missing(monkeypatch):
-    assert compare.models_named("lr,fm,lr") == (["lr", "fm"], [])
-    monkeypatch.setattr(compare.importlib.util, "find_spec", lambda name: None)
-    names, notes = compare.models_named("")
-    assert "gbdt" not in names
-    assert {"lr", "pin"} <= set(names)
+    found, notes = lineup.entrants("lr,fm,lr", Path("data"))
+    assert ([entrant.name for entrant in found], notes) == (["lr", "fm"], [])
+    monkeypatch.setattr(lineup.importlib.util, "find_spec", lambda name: None)
+    found, notes = lineup.entrants("all", Path("data"))
+    assert {entrant.name for entrant in found} == set(registry()) - {"gbdt"}
     assert [note.split(":")[0] for note in notes] == ["gbdt is left out"]
 
 
 def test_without_a_baseline_or_with_one_seed_there_is_less_to_say(data, recipes, tmp_path):
-    found = compare.compare(data, ["kfm"], tmp_path / "out", 1, recipes, "cpu")
+    found = compare.compare(lineup.entrants("kfm", data)[0], data, tmp_path / "out", 1, recipes, "cpu")
     assert (found["baseline"], found["models"][0]["verdict"], found["models"][0]["log_loss_sd"]) == ("", None, None)
     table = (tmp_path / "out" / "table.md").read_text()
     assert "Against" not in table
@@ -227,7 +229,7 @@ def test_without_a_baseline_or_with_one_seed_there_is_less_to_say(data, recipes,
 
 
 def test_every_registered_model_of_the_paper_is_a_baseline_or_a_proposal():
-    assert set(compare.registry()) == {*compare.BASELINES, "kfm", "nifm", "ipnn", "kpnn", "pin"}
+    assert set(registry()) == {*compare.BASELINES, "kfm", "nifm", "ipnn", "kpnn", "pin"}
 
 
 def test_a_blend_has_a_line_of_its_own(data, recipes, tmp_path, capsys):
@@ -254,3 +256,45 @@ def test_a_blend_is_of_models_in_the_comparison(text, words):
         compare.members_named(text, ["lr", "fm"])
     assert compare.members_named("all", ["lr", "fm"]) == ["lr", "fm"]
     assert compare.members_named("", ["lr", "fm"]) == []
+
+
+def test_the_usual_models_read_rates_where_they_are_and_the_best_predicts(recipes, tmp_path, capsys):
+    log = World("demo").log(2000).table
+    data, out = tmp_path / "clicks", tmp_path / "out"
+    prepare({"train": lambda: iter([log])}, data, "click", with_rates=True)
+    found, _ = lineup.entrants("", data)
+    assert [(entrant.name, entrant.data) for entrant in found] == [
+        *((f"{model}-rates", data / "rates") for model in ("gbdt", "lr", "fnn")),
+        *((model, data) for model in ("fm", "ipnn")),
+    ]
+    chosen = ["--models", "gbdt-rates,fm", "--blend", "all", "--seeds", 2]
+    assert run("compare", data, *chosen, "--recipes", recipes, "--out", out, "--json") == 0
+    best = json.loads(capsys.readouterr().out)["best"]
+    losses = {
+        name: np.mean(
+            [json.loads((out / name / f"seed{s}" / "report.json").read_text())["valid"]["log_loss"] for s in (0, 1)]
+        )
+        for name in ("gbdt-rates", "fm", "blend")
+    }
+    assert best["model"] == min(losses, key=losses.get)
+    assert best["valid_log_loss"] == pytest.approx(min(losses.values()))
+    assert len(Predictor.load(out / "best").predict(log.slice(0, 5))) == 5
+    page = (out / "index.html").read_text()
+    assert "--models gbdt-rates,fm" in page
+    assert "--blend gbdt-rates,fm" in page
+
+
+def test_one_run_is_the_best_by_itself(data, recipes, tmp_path, capsys):
+    out = tmp_path / "out"
+    for _ in range(2):
+        assert run("compare", data, "--models", "lr", "--seeds", 1, "--recipes", recipes, "--out", out, "--json") == 0
+        assert json.loads(capsys.readouterr().out)["best"]["model"] == "lr"
+    rows = World("demo").log(20).table
+    alone, best = (Predictor.load(folder).predict(rows) for folder in (out / "lr" / "seed0", out / "best"))
+    np.testing.assert_array_equal(alone, best)
+
+
+def test_rates_that_are_not_there(data, capsys, tmp_path):
+    assert [entrant.name for entrant in lineup.entrants("", data)[0]] == ["gbdt", "lr", "fnn", "fm", "ipnn"]
+    assert run("compare", data, "--models", "lr-rates", "--out", tmp_path / "out") == 2
+    assert "'lr-rates' reads the folder" in capsys.readouterr().err

@@ -33,6 +33,7 @@ from fieldwise.scoring import score
 from fieldwise.steps import SharedStep, Step
 from fieldwise.steps.shared import Share
 from fieldwise.train import Network, start, train
+from tests.once import once, shared_folder
 
 LAYOUT = Layout.of([40, 300, 2, 25])
 DEEP = {"dim": 3, "hidden": (8,), "dropout": 0.0}
@@ -52,6 +53,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 TRAINING = {"model.name": "pin", "model.dim": 4, "model.subnet": (4, 2), "model.hidden": (8,), "model.dropout": 0.0}
 TRAINING |= {"train.epochs": 2, "train.batch_size": 100, "train.lr": 0.01, "train.checkpoint_minutes": 0.0}
 STOPPED_AT = 7
+KILLS = 10
 
 
 def batch(number: int, dtype: Any) -> Batch:
@@ -111,7 +113,7 @@ def train_until(data: Path, out: Path, step: int, changes: dict[str, Any] | None
 
 
 def run_progress() -> Any:
-    from fieldwise.runs import Progress
+    from fieldwise.progress import Progress
 
     return Progress()
 
@@ -127,9 +129,7 @@ def two_workers(data: Path, folder: Path) -> dict[str, Any]:
         ids = batch(0, np.float32).ids
         found["scores"] = [score(model, ids), distributed.score_together(model, ids)]
         found["refused"] = refusals(data, folder)
-        before = distributed.Wire.sent
         train(load_config(base=TRAINING), data, folder / "two")
-        found["sent"] = distributed.Wire.sent - before
         train(load_config(base={**TRAINING, "model.dropout": 0.3}), data, folder / "dropout")
         train(load_config(base=TRAINING), data, folder / "1-2", resume=True)
         for name in ("2-1", "2-3"):
@@ -163,21 +163,28 @@ def three_workers(data: Path, folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("distributed") / "data"
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shared_folder(tmp_path_factory, "distributed")
+
+
+@pytest.fixture(scope="module")
+def data(folder: Path) -> Path:
+    return once(folder, "prepared", lambda: prepared(folder / "data"))
+
+
+def prepared(folder: Path) -> Path:
     log = World("demo").log(1250).table
     prepare({"train": lambda: iter([log])}, folder, "click")
     return folder
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("runs")
-
-
-@pytest.fixture(scope="module")
 def one(data: Path, folder: Path) -> Path:
     """What one process does: a whole run, and one that others go on with."""
+    return once(folder, "alone", lambda: alone(data, folder))
+
+
+def alone(data: Path, folder: Path) -> Path:
     train(load_config(base=TRAINING), data, folder / "one")
     train_until(data, folder / "1-2", STOPPED_AT)
     return folder / "one"
@@ -185,7 +192,7 @@ def one(data: Path, folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def two(data: Path, folder: Path, one: Path) -> dict[str, Any]:
-    return distributed.launch(two_workers, (data, folder), workers=2, restarts=0)
+    return once(folder, "found", lambda: distributed.launch(two_workers, (data, folder), workers=2, restarts=0))
 
 
 def losses(run: Path) -> dict[str, list[float]]:
@@ -272,8 +279,9 @@ def test_refusals_are_one_line(two: dict[str, Any]) -> None:
     assert "already holds something; go on with --resume" in two["mistake"]
 
 
-def often_killed(data: Path, folder: Path, moments: list[tuple[int, int]]) -> None:
+def often_killed(data: Path, out: Path, moments: list[tuple[int, int]]) -> None:
     """In each try the worker that is named kills itself, as nobody can clean up after, before that step."""
+    os.environ["FIELDWISE_NUMBA"] = "0"  # compiling in every try would take longer than the run
     attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     original = SharedStep.run
 
@@ -284,15 +292,16 @@ def often_killed(data: Path, folder: Path, moments: list[tuple[int, int]]) -> No
 
     SharedStep.run = dies  # type: ignore[method-assign]
     with distributed.joined(120):
-        train(load_config(base=TRAINING), data, folder / "killed")
+        train(load_config(base=TRAINING), data, out)
 
 
-def test_killed_workers_are_started_again_and_lose_nothing(data: Path, two: dict[str, Any], folder: Path) -> None:
+def test_killed_workers_are_started_again_and_lose_nothing(data: Path, folder: Path) -> None:
     random = np.random.default_rng(4)
-    steps = sorted(random.choice(np.arange(1, 18), size=3, replace=False).tolist())
-    moments = [(rank, step) for rank, step in zip((1, 0, 1), steps, strict=True)]
-    distributed.launch(often_killed, (data, folder, moments), workers=2, restarts=3)
-    assert_same_bits(folder / "killed", folder / "two")
+    steps = sorted(random.choice(np.arange(1, 19), size=KILLS, replace=False).tolist())
+    moments = [(int(random.integers(2)), step) for step in steps]
+    distributed.launch(often_killed, (data, folder / "spared", []), workers=2, restarts=0)
+    distributed.launch(often_killed, (data, folder / "killed", moments), workers=2, restarts=KILLS)
+    assert_same_bits(folder / "killed", folder / "spared")
 
 
 def test_the_dead_are_not_heard_in_a_store_that_outlives_them() -> None:

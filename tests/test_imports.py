@@ -19,6 +19,7 @@ FLOORS = [
     {"optim", "metrics", "calibration", "scoring", "significance"},
     {"members"},
     {"checkpoint", "bundle", "distributed"},
+    {"sharded"},
     {"explain", "heat", "predictor", "pretrain", "incremental", "freshen", "steps"},
     {"drift"},
     {"runs"},
@@ -26,6 +27,7 @@ FLOORS = [
     {"train"},
     {"estimator", "plots", "tables", "pages", "space", "trials"},
     {"jobs"},
+    {"lineup"},
     {"report", "console", "explanation"},
     {"ceilings", "costs"},
     {"compare", "tune", "bench", "checks", "demo", "serve"},
@@ -75,6 +77,14 @@ def test_training_needs_only_what_a_bare_gpu_machine_has():
     code = f"import sys, fieldwise.train, fieldwise.cli; print([m for m in {heavy} if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_verbs_that_do_not_train_start_without_torch():
+    code = (
+        "import sys, fieldwise.cli, fieldwise.data.prepare, fieldwise.data.recipes.plan; print('torch' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False"
 
 
 def test_serving_starts_where_torch_is_not_installed():

@@ -10,7 +10,7 @@ import pytest
 from fieldwise import jobs
 from fieldwise.errors import ConfigError
 from fieldwise.jobs import Board, Job, run_all
-from fieldwise.runs import Watch
+from fieldwise.progress import Watch
 
 
 @dataclass(frozen=True)

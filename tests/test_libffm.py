@@ -17,7 +17,7 @@ from fieldwise.data.batches import batches
 from fieldwise.data.dataset import Dataset
 from fieldwise.data.prepare import Split, prepare
 from fieldwise.models import Model, build
-from fieldwise.runs import Progress
+from fieldwise.progress import Progress
 from fieldwise.train import Network, resolve
 
 RECIPE = Path(__file__).parent.parent / "recipes" / "criteo" / "ffm-libffm.toml"

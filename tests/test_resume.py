@@ -11,7 +11,7 @@ import time
 import pytest
 from safetensors.torch import load_file
 
-from fieldwise import bundle
+from fieldwise import bundle, checkpoint
 from fieldwise import train as room
 from fieldwise.config import load_config
 from fieldwise.data.prepare import prepare
@@ -107,7 +107,7 @@ def test_killed_often_and_resumed(data, tmp_path, changes):
 
 @pytest.mark.parametrize(
     "place",
-    [(room.Network, "_evaluate"), (room.Network, "_checkpoint"), (bundle, "write")],
+    [(room.Network, "_evaluate"), (checkpoint.WholeStore, "save"), (bundle, "write")],
     ids=lambda place: place[1],
 )
 def test_killed_between_evaluation_checkpoint_and_end(data, tmp_path, monkeypatch, place):
@@ -188,3 +188,17 @@ def test_killed_before_anything_but_the_identity_was_written(data, tmp_path):
     train(config, data, tmp_path / "killed", resume=True)
     assert_same(outcome(tmp_path / "whole"), outcome(tmp_path / "killed"))
     assert (tmp_path / "killed" / "config.toml").exists()
+
+
+def test_a_run_is_known_again_when_settings_were_added_since(data, tmp_path):
+    config = load_config(base={**SETTINGS, "train.epochs": 1})
+    report = train(config, data, tmp_path / "run")
+    known = tmp_path / "run" / "identity.json"
+    identity = json.loads(known.read_text())
+    older = "\n".join(line for line in identity["config"].splitlines() if not line.startswith("checkpoints ="))
+    assert older != identity["config"].strip()
+    known.write_text(json.dumps({**identity, "config": older}))
+    assert train(config, data, tmp_path / "run", resume=True) == report
+    known.write_text(json.dumps({**identity, "config": f"{older}\nunheard_of = 1"}))
+    with pytest.raises(TrainingError, match="own settings"):
+        train(config, data, tmp_path / "run", resume=True)

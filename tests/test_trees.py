@@ -189,6 +189,8 @@ def test_a_setting_of_networks_is_refused(data, tmp_path):
         train(settings(**{"train.lr": 0.1}), data, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     assert train(settings(**{"train.calibration": "none"}), data, tmp_path / "run")["calibration"] == "none"
+    with pytest.raises(ConfigError, match=r"train\.tables has no meaning for gbdt, found sharded"):
+        train(settings(**{"train.tables": "sharded"}), data, tmp_path / "run")
 
 
 def test_without_xgboost_the_error_says_what_to_install(data, tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ import typer
 
 from fieldwise.commands.app import Force, Json, app, listed
 from fieldwise.console import counting, err, print_json, print_proposals, print_recipe, print_recipes, say
-from fieldwise.errors import ConfigError
+from fieldwise.errors import ConfigError, OddCell
 
 if TYPE_CHECKING:
     from fieldwise.data.encoder import Encoder
@@ -83,7 +83,10 @@ def prepare(
     ] = None,
     history: Annotated[
         str,
-        typer.Option(help="Keys whose past becomes fields: columns and crosses such as user,user*item; auto, auto:8."),
+        typer.Option(
+            help="Keys whose past becomes fields: columns and crosses such as user,user*item; auto, auto:8. "
+            "Without it the folder `rates` inside holds rates for trees; none leaves that out."
+        ),
     ] = "",
     history_set: Annotated[
         list[str] | None, typer.Option(help="NAME=VALUE: time, delay, window, half_life, folds, group, strength.")
@@ -107,16 +110,16 @@ def prepare(
     from fieldwise.data.recipes.plan import Asked, plan
     from fieldwise.data.schema import Schema, history_settings
 
-    if history_set and not history:
+    if history_set and history in ("", "none"):
         raise ConfigError("--history-set needs --history, the keys whose past becomes fields")
-    if continue_from and (history or gbdt_leaves or recipe):
+    if continue_from and (history not in ("", "none") or gbdt_leaves or recipe):
         raise ConfigError(
             "--continue-from keeps fields and recipe as they are; leave out --history, --gbdt-leaves, --recipe"
         )
     if on_bad_rows not in ("stop", "skip"):
         raise ConfigError(f"--on-bad-rows takes stop or skip, found '{on_bad_rows}'")
     known = _known_encoder(continue_from, schema) if continue_from else None
-    past = history_settings(history, history_set or ()) if history else None
+    past = history_settings(history, history_set or ()) if history and history != "none" else None
     asked = Asked(
         files=files,
         valid=valid,
@@ -138,25 +141,29 @@ def prepare(
     )
     with counting("preparing", json) as progress:
         chosen = plan(asked)
-        facts = room.prepare(
-            chosen.sources,
-            folder,
-            chosen.label,
-            chosen.schema,
-            chosen.split,
-            chosen.weight,
-            drop or (),
-            force,
-            progress,
-            chosen.names,
-            keep_negatives=chosen.keep_negatives,
-            gbdt_leaves=gbdt_leaves or 0,
-            history=past,
-            known=known,
-            recipe=chosen.recipe,
-            threads=threads,
-            inputs=chosen.inputs,
-        )
+        try:
+            facts = room.prepare(
+                chosen.sources,
+                folder,
+                chosen.label,
+                chosen.schema,
+                chosen.split,
+                chosen.weight,
+                drop or (),
+                force,
+                progress,
+                chosen.names,
+                keep_negatives=chosen.keep_negatives,
+                gbdt_leaves=gbdt_leaves or 0,
+                history=past,
+                known=known,
+                recipe=chosen.recipe,
+                threads=threads,
+                inputs=chosen.inputs,
+                with_rates=not history,
+            )
+        except OddCell as odd:
+            raise odd.at(chosen.locate(odd.column, odd.text)) from None
     facts["notes"] += chosen.notes()
     facts["skipped_rows"] = chosen.bad.facts()
     if json:
@@ -178,7 +185,9 @@ def _print_prepared(facts: dict[str, Any], folder: Path, continued: Path | None)
         say(f"next: fieldwise train {folder} --continue-from {continued} --out runs/next")
         return
     say(f"fields: {kinds}\nschema: {folder / 'schema.toml'} (edit it and pass it with --schema)")
-    say(f"next: fieldwise train {folder} --model pin --out runs/pin, or all models: fieldwise compare {folder}")
+    if facts["rates"]:
+        say(f"rates: {folder / 'rates'} has the same rows with the rates of {facts['rates']} keys, for trees")
+    say(f"next: fieldwise train {folder} --model pin --out runs/pin, or several models: fieldwise compare {folder}")
     if all(field["kind"] != "history" for field in facts["fields"].values()):
         say("ids that come back, such as users and items? --history auto adds what they did before, where it helps")
 

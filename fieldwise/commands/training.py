@@ -59,6 +59,7 @@ def train(
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "",
     seed: Annotated[int | None, typer.Option()] = None,
     workers: Annotated[int, typer.Option(help="Processes that share each batch; torchrun sets its own.")] = 1,
+    tables: Annotated[str, typer.Option(help="Of --workers: replicated, sharded, or auto (what fits).")] = "",
     restarts: Annotated[int, typer.Option(help="How often --workers are started again when one dies.")] = 3,
     stalled_after: Annotated[float, typer.Option(help="Seconds until a silent worker is taken for dead.")] = 300.0,
     json: Json = False,
@@ -69,13 +70,19 @@ def train(
     """
     from fieldwise import distributed
     from fieldwise.incremental import settings_of
+    from fieldwise.sharded import engine
 
-    chosen = {"model.name": model, "device": device, "seed": seed, "train.init_from": init_from}
+    chosen = {"model.name": model, "device": device, "seed": seed, "train.init_from": init_from, "train.tables": tables}
     given = {k: v for k, v in chosen.items() if v not in ("", None)}
     settings = load_config(config, set_ or (), given, settings_of(continue_from) if continue_from else None)
     job = Job(settings, data, folder, resume, json, stalled_after)
-    if workers != 1 and "WORLD_SIZE" not in os.environ:
-        report = distributed.launch(_train, (job,), workers, restarts)
+    # One worker of cut tables is a worker, too.
+    if (workers != 1 or settings.train.tables == "sharded") and "WORLD_SIZE" not in os.environ:
+        preload: tuple[str, ...] = ("fieldwise.train",)
+        if settings.train.tables == "sharded":
+            engine.check()
+            preload += ("torchrec.distributed",)
+        report = distributed.launch(_train, (job,), workers, restarts, preload)
     else:
         report = _train(job)
     if not report:  # this is a worker of torchrun, and not the first
@@ -179,7 +186,9 @@ def tune(
 @app.command()
 def compare(
     data: Annotated[Path, typer.Argument(help="A prepared folder.")],
-    models: Annotated[str, typer.Option(help="Names of `fieldwise models`, with commas; all without.")] = "",
+    models: Annotated[
+        str, typer.Option(help="Names of `fieldwise models`, with commas; all; a few quick and strong ones without.")
+    ] = "",
     seeds: Annotated[int, typer.Option(help="Runs of each model.")] = 3,
     recipes: Annotated[Path | None, typer.Option(help="A folder of MODEL.toml; defaults for the others.")] = None,
     folder: Annotated[Path, typer.Option("--out", help="Where runs and tables go.")] = Path("comparison"),
@@ -191,20 +200,21 @@ def compare(
     ] = "",
     json: Json = False,
 ) -> None:
-    """Train many models on one prepared folder; leaves a table (markdown, csv) and a page. Goes on after a kill.
+    """Train many models on one prepared folder; leaves a table, a page, and `best`, a bundle. Goes on after a kill.
 
     Example: `fieldwise compare data --models lr,fm,deepfm,pin --seeds 3 --out comparison`
     """
     from fieldwise import compare as room
-    from fieldwise import tables
+    from fieldwise import lineup, tables
 
-    names, notes = room.models_named(models)
+    entrants, notes = lineup.entrants(models, data)
+    names = [entrant.name for entrant in entrants]
     blended = blend or ("none" if models else "all")
     members = room.members_named("" if blended == "none" else blended, names)
     for note in notes:
         err.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
     with ComparisonBar(json) as bar:
-        found = room.compare(data, names, folder, seeds, recipes, device, jobs, bar, members)
+        found = room.compare(entrants, data, folder, seeds, recipes, device, jobs, bar, members)
     if json:
         print_json(found)
         return
@@ -214,6 +224,9 @@ def compare(
             blocks = f"better in {row['blocks_better']} of {row['blocks']} blocks"
             say(f"{row['model']} against {found['baseline']} on log loss: {row['verdict']}, {blocks}")
     say(f"table: {folder / 'table.md'}  page: {folder / 'index.html'}")
+    best = found["best"]
+    say(f"lowest validation log loss: {best['model']}, {best['valid_log_loss']:.5f}")
+    say(f"next: fieldwise predict {best['bundle']} FILE -o predictions.csv")
 
 
 def _seconds(text: str) -> float:

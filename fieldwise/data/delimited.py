@@ -45,7 +45,10 @@ def header(path: Path, text: Text) -> list[str]:
     for number, name in enumerate(names):
         if not name or names.count(name) > 1:
             problem = "an empty name" if not name else f"'{name}' {names.count(name)} times"
-            raise DataError(f"the header must name each column once, found {problem} (column {number + 1}, {path})")
+            way_out = "a file without a header ends in .txt, has tabs, and its columns are c0, c1 ..."
+            raise DataError(
+                f"the header must name each column once, found {problem} (column {number + 1}, {path}); {way_out}"
+            )
     return names
 
 

@@ -62,9 +62,16 @@ def fit_leaves(coder: Coder, rows: int) -> Leaves:
     return Leaves.fit(coder.encoder.layout, ids, labels, weighted, schema.gbdt_leaves, schema.gbdt_depth)
 
 
-def encode_parts(encoder: Encoder, stage: Path, folder: Path, rows: Mapping[str, int], progress: Progress) -> str:
+def encode_parts(
+    encoder: Encoder,
+    stage: Path,
+    folder: Path,
+    rows: Mapping[str, int],
+    progress: Progress,
+    journal_name: str = "encoded.jsonl",
+) -> str:
     """Writes the arrays of all parts and returns a digest of them; goes on behind what a journal says is there."""
-    journal = stage / "encoded.jsonl"
+    journal = stage / journal_name
     done: dict[str, list[int]] = {}
     for entry in read_journal(journal):
         done.setdefault(entry["part"], []).append(entry["rows"])

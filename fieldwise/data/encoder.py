@@ -29,7 +29,7 @@ from fieldwise.data.texts import hash_of, texts_of
 from fieldwise.errors import BundleError, DataError
 
 # How programs write that a number is missing.
-NO_NUMBER = frozenset(("NA", "N/A", "NaN", "nan", "null", "NULL", "None", "\\N"))
+NO_NUMBER = frozenset(("?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "\\N"))
 
 
 @dataclass

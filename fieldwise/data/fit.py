@@ -16,7 +16,7 @@ from fieldwise.data.encoder import Encoder, FieldCode, as_number, fit_vocabulary
 from fieldwise.data.formats import quoted, text_of
 from fieldwise.data.schema import Field, Schema
 from fieldwise.data.staged import LABEL, staged_schema
-from fieldwise.errors import DataError
+from fieldwise.errors import OddCell
 
 Progress = Callable[[str, int], None]
 MEMORY = "700MB"
@@ -96,10 +96,11 @@ def _check_numbers(field: Field, column: _Column) -> None:
     query = "SELECT v FROM counts WHERE TRY_CAST(v AS DOUBLE) IS NULL AND v IS NOT NULL ORDER BY v LIMIT 100"
     for (text,) in column.base.sql(query).fetchall():
         if as_number(text_of(text)) is None:
-            way_out = "make it categorical in the schema, or mend the value"
-            raise DataError(
-                f"field '{field.name}' is numeric, found {str(text)[:40]!r} in the training rows; {way_out}"
+            problem = f"field '{field.name}' is numeric, found {str(text)[:40]!r}"
+            way_out = (
+                "mend it, leave such rows out with --on-bad-rows skip, or make the field categorical in the schema"
             )
+            raise OddCell(problem, "the training rows", field.name, text_of(text), way_out)
 
 
 def _count(column: _Column, cell: str) -> None:

@@ -15,10 +15,13 @@ from fieldwise.data.texts import texts_of
 
 SAMPLE_ROWS = 200_000
 SEPARATORS = ("|", ";", ",")
-# A number with so few values is as well off as a category.
-FEW_VALUES = 100
-# The share of the base rate's log loss that a number's buckets must get below to count as a number.
-EVIDENCE = 0.999
+# A number with so few values, such as an hour or a day of the month, is as well off as a category.
+FEW_VALUES = 32
+# The share of the base rate's log loss that the buckets of a number must save to count as evidence.
+EVIDENCE = 0.001
+# How much more than the other reading one must save where the counts of neighbours speak against it; and how much these
+# counts correlate in a number, or differ by chance alone in a number of even spread.
+LEAD, ALIKE, BY_CHANCE = 1.1, 0.8, 2.0
 # Rows below which "every row differs" proves nothing.
 FEW_ROWS = 20
 
@@ -98,13 +101,33 @@ def _separator(texts: list[str]) -> str:
 def _better_kind(values: NDArray[np.float64], places: NDArray[np.int64], labels: NDArray[np.float32]) -> str:
     """Integers may be ids or magnitudes: whichever reading predicts held-out rows better by its rates alone.
 
-    Without evidence, when the buckets of a number predict no better than the base rate, it is a category.
+    A magnitude occurs about as often as its neighbours, an id as often as it likes. Where the counts say so, the other
+    reading must be clearly better: ids are often given in an order that tells something too.
     """
     bounds = np.unique(np.quantile(values, np.linspace(0, 1, 65)[1:-1]))
-    as_number = _held_out_loss(np.searchsorted(bounds, values), labels)
-    as_category = _held_out_loss(np.unique(places, return_inverse=True)[1], labels)
-    no_better = _held_out_loss(np.zeros(len(labels), dtype=np.int64), labels)
-    return "numeric" if as_number < min(as_category, EVIDENCE * no_better) else "categorical"
+    none = _held_out_loss(np.zeros(len(labels), dtype=np.int64), labels)
+    as_number = none - _held_out_loss(np.searchsorted(bounds, values), labels)
+    as_category = none - _held_out_loss(np.unique(places, return_inverse=True)[1], labels)
+    looks, least = _looks_like(np.unique(values, return_counts=True)[1]), EVIDENCE * none
+    if looks == "numeric":
+        return "categorical" if as_category > LEAD * max(as_number, least) else "numeric"
+    lead = LEAD if looks == "categorical" else 1.0
+    return "numeric" if as_number > max(lead * as_category, least) else "categorical"
+
+
+def _looks_like(counts: NDArray[np.int64]) -> str:
+    """What the counts of the values, in the order of these, say: the kind, or nothing where all are about the same.
+
+    >>> _looks_like(np.array([900, 700, 500, 300, 200, 90, 40, 30])), _looks_like(np.array([3, 900, 1, 2, 450, 7, 80]))
+    ('numeric', 'categorical')
+    >>> _looks_like(np.array([90, 100, 105, 88, 96, 101]))
+    ''
+    """
+    left, right = counts[:-1].astype(np.float64), counts[1:].astype(np.float64)
+    logs = np.log(counts)
+    if np.ptp(logs[1:]) > 0 and np.ptp(logs[:-1]) > 0 and np.corrcoef(logs[1:], logs[:-1])[0, 1] >= ALIKE:
+        return "numeric"
+    return "" if float(((left - right) ** 2 / (left + right)).mean()) <= BY_CHANCE else "categorical"
 
 
 def _held_out_loss(groups: NDArray[np.int64], labels: NDArray[np.float32], strength: float = 10.0) -> float:

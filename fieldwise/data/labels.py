@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fieldwise.data.texts import texts_of
-from fieldwise.errors import DataError
+from fieldwise.errors import OddCell
 
 
 def read_weights(column: pa.ChunkedArray, name: str, passed: int = 0, source: str = "the rows") -> NDArray[np.float32]:
@@ -20,9 +20,8 @@ def read_weights(column: pa.ChunkedArray, name: str, passed: int = 0, source: st
     if len(wrong):
         found = texts[places[wrong[0]]]
         shown = "nothing" if found is None else repr(found[:40])
-        raise DataError(
-            f"weights must be numbers of 0 or more, found {shown} in '{name}' ({source}, row {passed + wrong[0] + 1})"
-        )
+        problem = f"weights must be numbers of 0 or more, found {shown} in '{name}'"
+        raise OddCell(problem, f"{source}, row {passed + wrong[0] + 1}", name, found)
     return weights.astype(np.float32)
 
 
@@ -43,7 +42,8 @@ def read_labels(
         row = int(np.flatnonzero(codes < 0)[0])
         found = texts[places[row]]
         shown = "nothing" if found is None else repr(found[:40])
-        raise DataError(f"label '{name}' must be 0 or 1, found {shown} ({source}, row {passed + row + 1})")
+        problem = f"label '{name}' must be 0 or 1, found {shown}"
+        raise OddCell(problem, f"{source}, row {passed + row + 1}", name, found)
     return codes.astype(np.uint8)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from fieldwise.data import rates
 from fieldwise.data.dataset import write_facts
 from fieldwise.data.encode import Coder, encode_parts, fit_leaves
 from fieldwise.data.encoder import Encoder
@@ -57,6 +58,7 @@ def prepare(
     recipe: str = "",
     threads: int = 0,
     inputs: Inputs | None = None,
+    with_rates: bool = False,
 ) -> dict[str, Any]:
     """Writes the prepared folder `out` and returns its facts.
 
@@ -68,7 +70,8 @@ def prepare(
     are proposed. With a `known` encoder its schema and
     ids stay, and its history goes on; the training rows only add ids behind the old ones. `recipe` is the name of how
     the raw files were read, for those that will read more of them. `threads` (0: all cores) change nothing but the
-    time. With the `inputs` that the rows come from, a killed `prepare` goes on where it was.
+    time. With the `inputs` that the rows come from, a killed `prepare` goes on where it was. `with_rates` leaves a
+    second folder inside, of the same rows with the rates of their categories (rates.py), unless there is a history.
     """
     schema = known.schema if known else schema
     split = split or Split()
@@ -86,7 +89,7 @@ def prepare(
     columns = [*schema.columns, *history.group] if schema else None
     taken = Taken(label, weight, columns, drop, history)
     settings = [label, schema.to_toml() if schema else "", split, weight, sorted(drop), keep_negatives, history]
-    stamp = stamp_of(inputs, [*settings, gbdt_leaves], known) if inputs else ""
+    stamp = stamp_of(inputs, [*settings, gbdt_leaves, with_rates], known) if inputs else ""
     notes: list[str] = []
     with _folder(out, stamp, force) as folder, using(threads):
         stage = folder / "stage"
@@ -122,6 +125,10 @@ def prepare(
         leak = find_leak(stage, rows, held_out, schema.names) if held_out else None
         if leak:
             notes.append(leak.warning(held_out, held_out in sources, bool(history.keys) and not history.time))
+        plain = not (known or history.keys or schema.gbdt_leaves or keep_negatives < 1)
+        few = rows["train"] <= rates.MOST_ROWS
+        told = with_rates and plain and few
+        keys = rates.write_rates(encoder, stage, folder, rates.Counted(rows, positives), leak, progress) if told else 0
         write_facts(folder, encoder.names, encoder.layout, rows, positives, keep_negatives, digest)
         shutil.rmtree(stage)
     return {
@@ -133,6 +140,7 @@ def prepare(
         "new_ids": {} if known is None else _new_ids(encoder, known),
         "proposals": [asdict(proposal) for proposal in proposals],
         "leak": asdict(leak) if leak else None,
+        "rates": keys,
         "notes": notes,
     }
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import csv
 
@@ -17,6 +18,9 @@ from fieldwise.data.parallel import in_order
 from fieldwise.errors import DataError
 
 BLOCK = 16 << 20
+# What a processor's cache holds while it is looked at more than once.
+LOOK = 128 << 10
+LINE_END = ord("\n")
 
 
 @dataclass(frozen=True)
@@ -36,11 +40,17 @@ def is_plain(path: Path) -> bool:
         if file.read(3)[:2] in (b"\x1f\x8b", b"\xef\xbb", b"BZ"):
             return False
         file.seek(0)
-        while block := file.read(BLOCK):
-            if b'"' in block or b"\r" in block or b"\n\n" in block or last + block[:1] == b"\n\n":
+        while block := file.read(LOOK):
+            if b'"' in block or b"\r" in block or _has_empty_line(last + block):
                 return False
             last = block[-1:]
     return True
+
+
+def _has_empty_line(block: bytes) -> bool:
+    """Whether two line ends follow each other, at several times the speed of a search for them."""
+    ends = np.frombuffer(block, dtype=np.uint8) == LINE_END
+    return bool((ends[1:] & ends[:-1]).any())
 
 
 def plain_rows(path: Path, lines: Lines, header: bool) -> Iterator[pa.Table]:

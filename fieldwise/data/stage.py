@@ -152,10 +152,11 @@ class Stager:
         """Labels and weights of rows whose columns are all there."""
         taken, where = self.taken, self.names[source]
         names = taken.names(chunk)
-        for name in (taken.label, *([taken.weight] if taken.weight else ()), *names):
+        known = next(iter(self.types.values())).names if self.types else []
+        for name in (taken.label, *([taken.weight] if taken.weight else ()), *names, *known):
             if name not in chunk.column_names:
-                known = ", ".join(chunk.column_names)
-                raise DataError(f"column '{name}' is missing; there are: {known} ({where})")
+                found = ", ".join(chunk.column_names)
+                raise DataError(f"column '{name}' is missing; there are: {found} ({where})")
         if not names:
             raise DataError(f"there is no column beside '{taken.label}' to predict it from ({where})")
         for name in names:

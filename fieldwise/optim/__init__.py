@@ -2,7 +2,7 @@
 
 from fieldwise.optim.adagrad import AdaGrad
 from fieldwise.optim.adam import Adam
-from fieldwise.optim.average import Average
+from fieldwise.optim.average import Average, averaged
 from fieldwise.optim.clip import clip
 from fieldwise.optim.ftrl import FTRL
 from fieldwise.optim.make import OPTIMIZERS, make_optimizer
@@ -19,6 +19,7 @@ __all__ = [
     "Adam",
     "Average",
     "RowOptimizer",
+    "averaged",
     "clip",
     "learning_rate",
     "make_optimizer",

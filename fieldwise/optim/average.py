@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fieldwise.optim.rows import check
 
@@ -15,17 +15,17 @@ UPDATES_PER_EPOCH = 100
 
 
 class Average:
-    """An exponential moving average, over about `epochs` epochs, of a model's weights and running statistics.
+    """An exponential moving average, over about `epochs` epochs, of `live`, which steps change in place.
 
     Update u = 1, 2, ... weighs max(1/u, 1/horizon), the horizon in updates: the plain mean of all so far at first,
     so that the starting values are gone with the first. It holds a second copy of the weights.
     """
 
-    def __init__(self, model: nn.Module, epochs: float, steps_per_epoch: int) -> None:
+    def __init__(self, live: dict[str, Tensor], epochs: float, steps_per_epoch: int) -> None:
         check(epochs > 0, "an average needs a positive number of epochs", epochs)
         self.every = max(1, steps_per_epoch // UPDATES_PER_EPOCH)
         self.horizon = epochs * steps_per_epoch / self.every
-        self.live = {name: value for name, value in model.state_dict().items() if value.is_floating_point()}
+        self.live = live
         self.values = {name: value.clone() for name, value in self.live.items()}
 
     @torch.no_grad()
@@ -51,3 +51,8 @@ class Average:
             own = value.clone()
             value.copy_(self.values[name])
             self.values[name].copy_(own)
+
+
+def averaged(model: nn.Module) -> dict[str, Tensor]:
+    """What an average is of: a model's weights and running statistics, by their names."""
+    return {name: value for name, value in model.state_dict().items() if value.is_floating_point()}

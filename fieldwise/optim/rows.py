@@ -170,6 +170,12 @@ class RowOptimizer(Optimizer, ABC):
             state["last"] = torch.full((len(weight),), when, dtype=torch.int32, device=weight.device)
         return state
 
+    def whole_state(self) -> Iterator[tuple[str, Tensor]]:
+        """Name and tensor of all states, also of parameters that no step has touched yet: to be saved or filled."""
+        for group in self.param_groups:
+            for weight in group["params"]:
+                yield from self._state(group, weight, last=False).items()
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch's, which would make `last` a float."""
         super().load_state_dict(state_dict)

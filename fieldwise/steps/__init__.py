@@ -5,16 +5,30 @@ from __future__ import annotations
 from fieldwise import distributed
 from fieldwise.config import Config
 from fieldwise.nn.model import Model
+from fieldwise.sharded.cut import Cut
 from fieldwise.steps.captured import CapturedStep
 from fieldwise.steps.plain import STAGES, Step, optimizer_of, tables
 from fieldwise.steps.shallow import ShallowStep
+from fieldwise.steps.sharded import ShardedStep
 from fieldwise.steps.shared import SharedStep
 
-__all__ = ["STAGES", "CapturedStep", "ShallowStep", "SharedStep", "Step", "make_step", "optimizer_of", "tables"]
+__all__ = [
+    "STAGES",
+    "CapturedStep",
+    "ShallowStep",
+    "ShardedStep",
+    "SharedStep",
+    "Step",
+    "make_step",
+    "optimizer_of",
+    "tables",
+]
 
 
-def make_step(model: Model, config: Config, total: int) -> Step:
+def make_step(model: Model | Cut, config: Config, total: int) -> Step:
     """The fastest step there is for this model, its device and these settings, or that of several workers."""
+    if isinstance(model, Cut):
+        return ShardedStep(model, config, total)
     if distributed.count() > 1:
         return SharedStep(model, config, total)
     kinds = [kind for kind in (ShallowStep, CapturedStep) if kind.takes(model, config)]

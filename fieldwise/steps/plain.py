@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -35,8 +35,12 @@ class Step:
         if self.device.type == "cpu":
             keep_freed_memory()
         self.penalised = penalised(model, config)
-        self.optimizer = optimizer_of(config, model)
+        self.optimizer = optimizer_of(config, self.weights())
         self.passed: Callable[[str], None] = lambda stage: None
+
+    def weights(self) -> list[Tensor]:
+        """What the optimiser moves."""
+        return list(self.model.parameters())
 
     def __call__(self, batch: Batch, number: int) -> float:
         """One update, the loss before it; `number` counts the steps from 0."""
@@ -134,12 +138,12 @@ def penalised(model: Model, config: Config) -> list[tuple[float, list[Tensor]]]:
     return found
 
 
-def optimizer_of(config: Config, model: nn.Module) -> RowOptimizer:
-    """The optimiser that the settings name, over all of the model's parameters."""
+def optimizer_of(config: Config, weights: Iterable[Tensor]) -> RowOptimizer:
+    """The optimiser that the settings name, over these parameters."""
     s = config.train
     return make_optimizer(
         s.optimizer,
-        model.parameters(),
+        weights,
         lr=s.lr,
         eps=s.eps,
         betas=s.betas,

@@ -58,6 +58,7 @@ class SharedStep(Step):
 
     def __call__(self, batch: Batch, number: int) -> float:
         self._seed(number)
+        self._set_rate(number)
         self.whole = batch.rows
         ids, labels, weights = self._on_device(batch)
         self.passed("data")
@@ -65,11 +66,10 @@ class SharedStep(Step):
         self.passed("forward")
         self.optimizer.zero_grad(set_to_none=True)
         total.backward()
-        value = self._checked(exchange(list(self.model.parameters()), loss.detach()), number)
+        value = self._checked(exchange(self.weights(), loss.detach()), number)
         self.passed("backward")
         if self.settings.clip:
             clip(self.model.parameters(), self.settings.clip)
-        self._set_rate(number)
         self.optimizer.step()
         self.passed("optimiser")
         return value

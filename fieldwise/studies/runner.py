@@ -19,7 +19,7 @@ from fieldwise import plots, tables
 from fieldwise.errors import ConfigError, TrainingError, unknown
 from fieldwise.files import whole_file
 from fieldwise.jobs import Job, run_all
-from fieldwise.runs import Watch
+from fieldwise.progress import Watch
 from fieldwise.studies.study import SIZES, Case, Plan, Results, Row, Setup, Study
 
 # What every run reports, as columns that claims and tables may use.

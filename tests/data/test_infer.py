@@ -129,6 +129,20 @@ def test_numbers_of_things_are_categories() -> None:
     assert kind(1_000_000 + 7919 * ids, RNG.random(ROWS) < rates[ids]) == "categorical"
 
 
+def test_ids_in_the_order_of_their_popularity_are_categories() -> None:
+    """The order tells nearly as much as the ids, but neighbours are not alike in their counts."""
+    ids = RNG.permutation(100)[np.minimum(RNG.zipf(1.2, 10 * ROWS), 100) - 1]
+    assert kind(5000 + ids, RNG.random(len(ids)) < 0.9 - ids / 125) == "categorical"
+
+
+def test_counts_that_fall_make_a_number_without_evidence() -> None:
+    assert kind(RNG.geometric(0.02, ROWS)) == "numeric"
+
+
+def test_a_question_mark_is_a_missing_number() -> None:
+    assert kind(["?" if row % 9 == 0 else f"{RNG.random():.4f}" for row in range(ROWS)]) == "numeric"
+
+
 def test_without_evidence_whole_numbers_are_categories() -> None:
     assert kind(RNG.integers(0, 1000, ROWS)) == "categorical"
 

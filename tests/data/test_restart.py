@@ -75,6 +75,7 @@ def kill_after(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, calls: in
 
 SETTINGS = {
     "random": {"split": Split(seed=3)},
+    "with rates": {"split": Split(seed=3), "with_rates": True},
     "in order": {"split": Split(by="row")},
     "by value": {"split": Split(by="user")},
     "fewer negatives": {"split": Split(by="row"), "keep_negatives": 0.5},

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fieldwise.errors import ConfigError
-from fieldwise.optim import Average
+from fieldwise.optim import Average, averaged
 from fieldwise.optim.average import UPDATES_PER_EPOCH
 
 
@@ -34,7 +34,7 @@ def slow(seen: list[torch.Tensor], horizon: float) -> torch.Tensor:
 def test_each_step_counts_where_steps_are_few(epochs: float) -> None:
     torch.manual_seed(1)
     model = nn.Linear(3, 2)
-    average = Average(model, epochs, steps_per_epoch=8)
+    average = Average(averaged(model), epochs, steps_per_epoch=8)
     seen = walk(model, average, 30)
     assert torch.allclose(average.values["weight"].double(), slow(seen, 8 * epochs), atol=1e-5)
 
@@ -42,14 +42,14 @@ def test_each_step_counts_where_steps_are_few(epochs: float) -> None:
 def test_where_steps_are_many_only_some_count() -> None:
     torch.manual_seed(1)
     model = nn.Linear(3, 2)
-    average = Average(model, 0.2, steps_per_epoch=5 * UPDATES_PER_EPOCH)
+    average = Average(averaged(model), 0.2, steps_per_epoch=5 * UPDATES_PER_EPOCH)
     seen = walk(model, average, 303)
     assert torch.allclose(average.values["weight"].double(), slow(seen[4::5], 0.2 * UPDATES_PER_EPOCH), atol=1e-5)
 
 
 def test_the_model_has_its_own_weights_again_even_after_an_error() -> None:
     model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
-    average = Average(model, 1.0, 10)
+    average = Average(averaged(model), 1.0, 10)
     model(torch.randn(16, 3))
     with torch.no_grad():
         model[0].weight.mul_(2)
@@ -71,4 +71,4 @@ def test_the_model_has_its_own_weights_again_even_after_an_error() -> None:
 
 def test_no_epochs_no_average() -> None:
     with pytest.raises(ConfigError, match="positive"):
-        Average(nn.Linear(1, 1), 0.0, 10)
+        Average(averaged(nn.Linear(1, 1)), 0.0, 10)

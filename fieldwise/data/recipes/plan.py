@@ -8,16 +8,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from fieldwise.data import formats
 from fieldwise.data.bad_rows import BadRows
 from fieldwise.data.prepare import Rows, Split
+from fieldwise.data.reading import is_plain
 from fieldwise.data.recipes import find
 from fieldwise.data.recipes.reading import Reader
 from fieldwise.data.recipes.recipe import Recipe
 from fieldwise.data.restart import Inputs
 from fieldwise.data.schema import HistorySettings, Schema
+from fieldwise.data.texts import texts_of
 from fieldwise.data.usable import usable
 from fieldwise.errors import ConfigError, DataError
 
@@ -78,6 +81,27 @@ class Plan:
         files = [path for paths in self.parts.values() for path in paths]
         reading = (self.recipe, self.reader.balance, self.reader.seed) if self.reader else ()
         return None if self.bad.skip else Inputs(files, repr(reading))
+
+    def locate(self, column: str, text: str | None) -> str:
+        """The file and the line, or row, of the first cell of a column that holds a text; the files are read again."""
+        every = [path for paths in self.parts.values() for path in paths]
+        for path in every:
+            read = self.reader.rows if self.reader else formats.read
+            passed = 0
+            for chunk in read([path], [column]):
+                texts, places = texts_of(chunk[column])
+                if text in texts and (places == texts.index(text)).any():
+                    row = passed + int(np.argmax(places == texts.index(text))) + 1
+                    return f"{path}, {self._place(path, row)}"
+                passed += len(chunk)
+        return ", ".join(map(str, every))
+
+    def _place(self, path: Path, row: int) -> str:
+        """A row's line, where every line is a row."""
+        kind = "txt" if self.reader else formats.format_of(path)
+        header = self.reader.recipe.header if self.reader else kind in ("csv", "tsv")
+        is_text = kind != "parquet" and not self.bad.skip
+        return f"line {row + header}" if is_text and is_plain(path) else f"row {row}"
 
     def notes(self) -> list[str]:
         """What is to be said once the rows have been read."""

@@ -1,0 +1,91 @@
+"""The same rows once more with rates of their categories and finer numbers, in a folder inside of the prepared one.
+
+Trees overfit on ids of many values, and do well on what the values' rates say. Networks of products have the ids
+themselves, and grow with the square of the fields: they stay with the plain folder.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fieldwise.data.dataset import write_facts
+from fieldwise.data.encode import encode_parts
+from fieldwise.data.encoder import Encoder, FieldCode
+from fieldwise.data.fit import fit_encoder
+from fieldwise.data.history import History
+from fieldwise.data.leaks import Leak
+from fieldwise.data.schema import AUTO, Field, HistorySettings, Schema
+from fieldwise.data.timeline import tell
+
+FOLDER = "rates"
+# Rows above which the ids of a value have enough rows of their own, and rates would cost much memory.
+MOST_ROWS = 1_000_000
+# So many categorical fields are crossed by twos, more are not.
+MOST_CROSSED = 12
+# Chosen on validation rows (docs/data.md): of the rates, and of numbers whose buckets nobody has set.
+STRENGTH, STEPS = 3.0, 4
+# Bounds the memory to about half a gigabyte.
+MOST_KEYS = 4_000_000
+BUCKETS, NUMBER_STEPS = 16, 8
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The rows of each part, and the positives among them."""
+
+    rows: dict[str, int]
+    positives: dict[str, int]
+
+
+def usual_history(schema: Schema, group: tuple[str, ...] = ()) -> HistorySettings:
+    """Rates of each category, and of each pair of them where they are few, out of fold; rows of a group in one fold."""
+    plain = [field.name for field in schema.fields if field.kind == "categorical"]
+    names = [name for name in plain if "*" not in name and name.partition(":")[0] != AUTO]
+    pairs = itertools.combinations(names, 2) if len(names) <= MOST_CROSSED else ()
+    keys = (*names, *("*".join(pair) for pair in pairs))
+    return HistorySettings(
+        keys, strength=STRENGTH, parts=("rate",), interpolate=STEPS, group=group, most_keys=MOST_KEYS
+    )
+
+
+def write_rates(
+    encoder: Encoder,
+    stage: Path,
+    folder: Path,
+    counted: Counted,
+    leak: Leak | None,
+    progress: Callable[[str, int], None],
+) -> int:
+    """Writes the folder from staged rows, and returns how many keys have a rate; without a category there is none.
+
+    Where rows seem to come from one event, they are in one fold, so that no row sees what gives its label away.
+    """
+    history = usual_history(encoder.schema, leak.alike_in if leak else ())
+    if not history.keys:
+        return 0
+    codes = _with_finer_numbers(encoder, stage / "train", progress)
+    fields = tuple(code.field for code in codes)
+    inner = Encoder(replace(encoder.schema, fields=fields, history=history), codes, History(history))
+    rows: Mapping[str, int] = counted.rows
+    tell(inner, stage, rows, progress)
+    own = folder / FOLDER
+    own.mkdir(exist_ok=True)
+    (own / "schema.toml").write_text(inner.schema.to_toml(), encoding="utf-8")
+    inner.save(own / "encoder")
+    digest = encode_parts(inner, stage, own, rows, progress, "rates.jsonl")
+    write_facts(own, inner.names, inner.layout, counted.rows, counted.positives, 1.0, digest)
+    return len(history.keys)
+
+
+def _with_finer_numbers(encoder: Encoder, staged: Path, progress: Callable[[str, int], None]) -> list[FieldCode]:
+    """The encoder's codes, those of numbers as their places between a few buckets instead of many hard ones."""
+    usual = [code.field for code in encoder.codes if code.field == Field(code.field.name, "numeric")]
+    if not usual:
+        return encoder.codes
+    finer = tuple(replace(field, max_buckets=BUCKETS, interpolate=NUMBER_STEPS) for field in usual)
+    fitted = fit_encoder(replace(encoder.schema, fields=finer), staged, progress, None, 1).codes
+    found = {code.field.name: code for code in fitted}
+    return [found.get(code.field.name, code) for code in encoder.codes]

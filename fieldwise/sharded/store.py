@@ -1,0 +1,185 @@
+"""Checkpoints of cut tables by torch.distributed.checkpoint: each worker writes its rows, any number of them reads."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torch.distributed._shard.sharded_tensor.api import ShardedTensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.staging import AsyncStager
+from torch.distributed.checkpoint.state_dict_loader import load as read
+from torch.distributed.checkpoint.state_dict_saver import async_save
+
+from fieldwise import distributed
+from fieldwise.checkpoint import Store, drop_others, folder_of, newest_first
+from fieldwise.errors import BundleError, TrainingError
+from fieldwise.optim import RowOptimizer
+from fieldwise.sharded.cut import Cut, placed
+from fieldwise.sharded.whole import WholeWeights, write_whole
+
+PROGRESS = "progress.json"
+
+
+class CutStore(Store):
+    """Checkpoints that are written while training goes on, appear whole or not at all, and are kept to the last few.
+
+    The best weights are those of the best step's checkpoint, so they are not written a second time.
+    """
+
+    def __init__(self, out: Path, cut: Cut, optimizer: RowOptimizer, average: dict[str, Tensor], keep: int) -> None:
+        super().__init__(out, average, keep)
+        self.cut, self.optimizer = cut, optimizer
+        self.group = distributed.beside()
+        self.writer = ThreadPoolExecutor(1)
+        self.writing: Future[None] | None = None
+
+    def save(self, progress: dict[str, Any]) -> None:
+        self.wait()
+        folder = folder_of(self.folder, progress["step"])
+        work = folder.with_name(f".{folder.name}.tmp")
+        facts = {"progress": progress, "clocks": [group["step"] for group in self.optimizer.param_groups]}
+        distributed.from_first(lambda: _begin(work, facts))
+        with _quietly():
+            written: Any = async_save(
+                self._state(), checkpoint_id=work, process_group=self.group, async_stager=Copies()
+            )
+        kept = [progress["step"], progress["best_step"]]
+        self.writing = self.writer.submit(self._publish, written, work, folder, kept)
+
+    def _publish(self, written: Future[Any], work: Path, folder: Path, kept: list[int]) -> None:
+        """The first worker hears that it is written when all have; then it takes its name, and old ones go."""
+        written.result()
+        if distributed.first():
+            shutil.rmtree(folder, ignore_errors=True)
+            work.rename(folder)
+            drop_others(self.folder, *kept, newest=self.keep)
+
+    def wait(self) -> None:
+        """Until what is being written is there for all."""
+        if self.writing is not None:
+            try:
+                self.writing.result()
+            except (OSError, CheckpointException) as error:
+                raise _unwritten(error, self.folder) from error
+            self.writing = None
+            distributed.wait()
+
+    def load(self) -> dict[str, Any] | None:
+        found = distributed.from_first(lambda: newest_first(self.folder))
+        if not found:
+            return None
+        facts = distributed.from_first(lambda: _facts(found[0]))
+        self._read(self._state(), found[0])
+        for group, clock in zip(self.optimizer.param_groups, facts["clocks"], strict=True):
+            group["step"] = clock
+        progress: dict[str, Any] = facts["progress"]
+        return progress
+
+    def keep_best(self) -> None:
+        """The checkpoint that follows every evaluation has them."""
+
+    def take_best(self, step: int) -> None:
+        """Puts the best weights back, averaged ones where there are any, and writes them whole for the bundle."""
+        self.wait()
+        kind = "average" if self.average else "model"
+        state = {f"{kind}.{name}": value for name, value in self._weights().items()}
+        self._read(state, folder_of(self.folder, step))
+        write_whole(self.cut, self.best)
+
+    @property
+    def whole(self) -> WholeWeights:
+        return WholeWeights(self.best)
+
+    def tidy(self, step: int) -> None:
+        self.best.unlink(missing_ok=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _weights(self) -> dict[str, Any]:
+        return {name: value.detach() for name, value in self.cut.dense.items()} | self.cut.weights
+
+    def _state(self) -> dict[str, Any]:
+        """All that a run needs, in place: reading fills it."""
+        state = {f"model.{name}": value for name, value in self._weights().items()}
+        state |= {f"rows.{name}": value for name, value in self.cut.states.items()}
+        state |= {f"average.{name}": self.cut.spread(name, value) for name, value in self.average.items()}
+        for number, (name, value) in enumerate(self.optimizer.whole_state()):
+            state[f"optimizer.{number}.{name}"] = value
+        return state
+
+    def _read(self, state: dict[str, Any], folder: Path) -> None:
+        try:
+            with _quietly():
+                read(state, checkpoint_id=folder, process_group=self.group)
+        except (OSError, ValueError, RuntimeError, CheckpointException) as error:
+            raise _damaged(error, folder) from error
+
+
+class Copies(AsyncStager):
+    """A copy of all that is written, so that training may go on; torch's own does not know tensors of many workers."""
+
+    should_synchronize_after_execute = False
+
+    def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        return {name: _copied(value) for name, value in state_dict.items()}
+
+    def synchronize_staging(self) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, ShardedTensor):
+        (shard,) = value.local_shards()
+        return placed(shard.tensor.detach().to("cpu", copy=True), value)
+    return value.detach().to("cpu", copy=True)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Torch warns of its own older classes, which TorchRec's tensors are."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    try:
+        facts: dict[str, Any] = json.loads((folder / PROGRESS).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _damaged(error, folder) from None
+    return facts
+
+
+def _begin(work: Path, facts: dict[str, Any]) -> None:
+    """A new folder to write into, which says where the run stands."""
+    try:
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        (work / PROGRESS).write_text(json.dumps(facts), encoding="utf-8")
+    except OSError as error:
+        raise _unwritten(error, work.parent) from None
+
+
+def _unwritten(error: BaseException, folder: Path) -> TrainingError:
+    return TrainingError(f"the checkpoint cannot be written: {_why(error)}; go on with --resume ({folder})")
+
+
+def _damaged(error: BaseException, folder: Path) -> BundleError:
+    return BundleError(f"the checkpoint is damaged: {_why(error)}; start anew with another --out ({folder})")
+
+
+def _why(error: BaseException) -> str:
+    """What went wrong, with whichever worker, in one line."""
+    if isinstance(error, CheckpointException) and error.failures:
+        error = next(iter(error.failures.values()))[0]
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

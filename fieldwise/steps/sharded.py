@@ -1,0 +1,30 @@
+"""The step of several workers that have each a part of every table."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from fieldwise.config import Config
+from fieldwise.sharded.cut import Cut
+from fieldwise.steps.shared import SharedStep
+
+
+class ShardedStep(SharedStep):
+    """`SharedStep` over cut tables: their rows move while gradients arrive, the dense weights afterwards."""
+
+    def __init__(self, cut: Cut, config: Config, total: int) -> None:
+        self.cut, self.rate = cut, -1.0
+        # An optimiser must have something to move; a model of tables alone has nothing else.
+        self.dense = list(cut.dense.values()) or [nn.Parameter(torch.zeros(()))]
+        super().__init__(cut.model, config, total)
+
+    def weights(self) -> list[Tensor]:
+        return self.dense
+
+    def _set_rate(self, number: int) -> None:
+        super()._set_rate(number)
+        rate = self._rate(number)
+        if rate != self.rate:
+            self.cut.set_rate(rate)
+            self.rate = rate

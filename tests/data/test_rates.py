@@ -1,0 +1,115 @@
+"""The folder of rates inside of a prepared one: the same rows, and no row sees its own label."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from fieldwise.data import rates
+from fieldwise.data.dataset import PARTS, Dataset
+from fieldwise.data.prepare import Split, prepare
+from fieldwise.data.schema import Field, HistorySettings, Schema
+
+ROWS = 1200
+
+
+@pytest.fixture(scope="module")
+def log() -> pa.Table:
+    random = np.random.default_rng(4)
+    users, items = random.integers(0, 30, ROWS), random.integers(0, 20, ROWS)
+    clicks = random.random(ROWS) < 0.1 + 0.8 * (users % 3 == 0)
+    names = {"click": clicks.astype(int), "user": [f"u{u}" for u in users], "item": [f"i{i}" for i in items]}
+    return pa.table({**names, "price": random.random(ROWS)})
+
+
+def prepared(log: pa.Table, out: Path, **settings: Any) -> dict[str, Any]:
+    return prepare({"train": lambda: iter([log])}, out, "click", with_rates=True, **settings)
+
+
+def test_the_same_rows_with_more_fields(log: pa.Table, tmp_path: Path) -> None:
+    facts = prepared(log, tmp_path / "one", threads=1)
+    prepared(log, tmp_path / "two", threads=2)
+    plain, told = Dataset.open(tmp_path / "one"), Dataset.open(tmp_path / "one" / "rates")
+    assert facts["rates"] == 3
+    assert told.names == [*plain.names, "user:rate", "item:rate", "user*item:rate"]
+    for part in PARTS:
+        np.testing.assert_array_equal(plain.parts[part].labels, told.parts[part].labels)
+        np.testing.assert_array_equal(plain.parts[part].ids[:, :2], told.parts[part].ids[:, :2])
+    assert told.layout.widths == (1, 1, 8, 4, 4, 4)
+    assert plain.layout.widths == (1, 1, 1)
+    other = Dataset.open(tmp_path / "two" / "rates")
+    np.testing.assert_array_equal(told.parts["train"].ids, other.parts["train"].ids)
+
+
+def test_no_training_row_sees_its_own_label(log: pa.Table, tmp_path: Path) -> None:
+    """Another label of one row changes what other rows are told, never what it is told itself."""
+    split = Split(by="row")
+    row, clicks = 17, log["click"].to_pylist()
+    clicks[row] = 1 - clicks[row]
+    prepared(log, tmp_path / "one", split=split)
+    prepared(log.set_column(0, "click", [clicks]), tmp_path / "other", split=split)
+    one, other = (Dataset.open(tmp_path / name / "rates").parts for name in ("one", "other"))
+    np.testing.assert_array_equal(one["train"].ids[row], other["train"].ids[row])
+    assert (one["train"].ids != other["train"].ids).any()
+    assert (one["valid"].ids != other["valid"].ids).any()
+
+
+def test_held_out_labels_tell_nothing(log: pa.Table, tmp_path: Path) -> None:
+    split = Split((0.5, 0.25, 0.25), by="row")
+    clicks = np.array(log["click"].to_pylist())
+    clicks[ROWS // 2 :] = np.random.default_rng(0).integers(0, 2, ROWS // 2)
+    prepared(log, tmp_path / "one", split=split)
+    prepared(log.set_column(0, "click", [clicks]), tmp_path / "other", split=split)
+    one, other = (Dataset.open(tmp_path / name / "rates").parts for name in ("one", "other"))
+    for part in PARTS:
+        np.testing.assert_array_equal(one[part].ids, other[part].ids)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"history": HistorySettings(("user",))},
+        {"keep_negatives": 0.5},
+        {"schema": Schema("click", (Field("price", "numeric"),))},
+    ],
+    ids=["a history", "fewer negatives", "no category"],
+)
+def test_where_there_is_none(log: pa.Table, tmp_path: Path, settings: dict[str, Any]) -> None:
+    assert prepared(log, tmp_path / "out", **settings)["rates"] == 0
+    assert not (tmp_path / "out" / "rates").exists()
+
+
+def test_many_rows_need_none(log: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates, "MOST_ROWS", 100)
+    assert prepared(log, tmp_path / "out")["rates"] == 0
+
+
+def test_keys_of_a_schema() -> None:
+    few = Schema(
+        "y", (Field("a"), Field("b"), Field("n", "numeric"), Field("tags", "set"), Field("a*b"), Field("auto"))
+    )
+    assert rates.usual_history(few).keys == ("a", "b", "a*b")
+    many = Schema("y", tuple(Field(f"f{number}") for number in range(rates.MOST_CROSSED + 1)))
+    assert len(rates.usual_history(many).keys) == rates.MOST_CROSSED + 1
+    assert rates.usual_history(few, ("n",)).group == ("n",)
+
+
+def test_rows_of_one_event_are_in_one_fold(tmp_path: Path) -> None:
+    """A positive and two negatives of one user and moment: what the others say would give the label away."""
+    random = np.random.default_rng(1)
+    events = np.repeat(np.arange(800), 3)
+    table = pa.table(
+        {
+            "click": np.tile([1, 0, 0], 800),
+            "user": [f"u{event % 100}" for event in events],
+            "place": [f"p{event}" for event in events],
+            "item": [f"i{item}" for item in random.integers(0, 40, len(events))],
+        }
+    )
+    facts = prepared(table, tmp_path / "out")
+    assert set(facts["leak"]["alike_in"]) == {"user", "place"}
+    assert set(Dataset.open(tmp_path / "out" / "rates").schema.history.group) == {"user", "place"}

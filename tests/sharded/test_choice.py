@@ -1,0 +1,61 @@
+"""Tables are whole with every worker as long as they fit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fieldwise import distributed
+from fieldwise.config import Config, TrainSettings
+from fieldwise.data.schema import Layout
+from fieldwise.errors import ConfigError
+from fieldwise.models import build
+from fieldwise.nn.model import Model
+from fieldwise.sharded import choice
+from fieldwise.sharded.cut import refuse
+
+CPU = torch.device("cpu")
+
+
+def fm() -> Model:
+    model = build("fm", Layout.of([1000, 1000]), {"dim": 9})
+    assert isinstance(model, Model)
+    return model
+
+
+def chosen(asked: str, optimizer: str = "adam") -> str:
+    return choice.tables_of(Config("fm", {}, TrainSettings(tables=asked, optimizer=optimizer)), fm, CPU)
+
+
+def test_what_fits_is_replicated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distributed, "count", lambda: 2)
+    monkeypatch.setattr(distributed, "from_first", lambda action: action())
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    weights = 2000 * 10 + 1
+    monkeypatch.setattr(choice, "memory", lambda device: 4 * weights * 2 * 3)
+    assert chosen("auto") == "replicated"
+    monkeypatch.setattr(choice, "memory", lambda device: 4 * weights * 2 * 3 - 1)
+    assert chosen("auto") == "sharded"
+    assert chosen("auto", "adagrad") == "replicated"
+    assert chosen("replicated") == "replicated"
+    assert chosen("sharded", "adagrad") == "sharded"
+
+
+def test_one_process_has_all_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "memory", lambda device: 0)
+    assert chosen("auto") == "replicated"
+
+
+def test_this_machine_has_memory() -> None:
+    assert choice.memory(CPU) > 2**28
+
+
+def test_an_unknown_place_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"unknown train\.tables 'shard'; did you mean 'sharded'"):
+        TrainSettings(tables="shard")
+
+
+def test_a_lone_process_is_refused() -> None:
+    pytest.importorskip("torchrec", reason="TorchRec is not installed: make distributed")
+    with pytest.raises(ConfigError, match="needs workers; start them with --workers or torchrun, found a lone process"):
+        refuse(Config("fm", {}, TrainSettings(tables="sharded", optimizer="adagrad")))

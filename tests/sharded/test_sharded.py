@@ -1,0 +1,288 @@
+"""Cut tables give the run of one process: losses, resume with other numbers of workers, kills, stalls, the bundle.
+
+Starting processes is most of the time here, so one launch answers for many tests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fieldwise import cli, distributed
+from fieldwise.config import Config, TrainSettings, load_config
+from fieldwise.data.schema import Layout
+from fieldwise.data.world import World
+from fieldwise.errors import ConfigError, TrainingError
+from fieldwise.models import build
+from fieldwise.nn.model import Model
+from fieldwise.predictor import Predictor
+from fieldwise.scoring import score
+from fieldwise.sharded.cut import build as cut_model
+from fieldwise.steps import ShardedStep, Step, tables
+from fieldwise.train import Network, train
+from tests import test_distributed as plain
+from tests.once import once, shared_folder
+from tests.sharded.slow import doubled
+
+pytest.importorskip("torchrec", reason="TorchRec is not installed: make distributed")
+
+MODELS = plain.MODELS | {"fnn": {**plain.DEEP, "adaptive": 1.0}, "poly2": {"buckets": 64}}
+ADAGRAD: dict[str, Any] = {"optimizer": "adagrad", "l2": 0.1, "lr": 0.02, "schedule": "cosine", "warmup": 2}
+SGD: dict[str, Any] = {"optimizer": "sgd", "momentum": 0.0, "lr": 0.5, "l2": 1e-3, "l2_reduction": "sum"}
+TRAINING = plain.TRAINING | {"train.tables": "sharded", "train.optimizer": "adagrad", "train.lr": 0.05}
+TRAINING |= {"train.average": 0.5, "train.checkpoints": 2}
+PRELOAD = ("fieldwise.train", "torchrec.distributed", "tests.test_distributed")
+
+
+def curve(name: str, dtype: torch.dtype, chosen: dict[str, Any], sharded: bool) -> list[float]:
+    """The losses of some steps."""
+    torch.manual_seed(0)
+    options = MODELS[name]
+    config = Config(name, options, TrainSettings(**chosen))
+
+    def make() -> Model:
+        made = build(name, plain.LAYOUT, options)
+        assert isinstance(made, Model)
+        return made
+
+    step: Step
+    if sharded:
+        cut = cut_model(make, config.train, torch.device("cpu"))
+        if dtype == torch.float64:
+            cut = doubled(cut, config.train)
+        _started(cut.model)
+        step = ShardedStep(cut, config, 100)
+    else:
+        step = Step(_started(make().to(dtype)), config, 100)
+    numbers = np.float64 if dtype == torch.float64 else np.float32
+    batches = [plain.batch(number, numbers) for number in range(10)]
+    own = [plain.own_share(each) if sharded else each for each in batches]
+    before = [value.clone() for value in cut.live.values()] if sharded else []
+    losses = [step(each, number) for number, each in enumerate(own)]
+    if sharded:
+        moved = [bool((value != old).any()) for value, old in zip(cut.live.values(), before, strict=True)]
+        assert all(moved), f"{name}: {[key for key, any_ in zip(cut.live, moved, strict=True) if not any_]} never moved"
+    return losses
+
+
+def _started(model: Model) -> Model:
+    for table in tables(model):
+        table.start("normal", 0.1)
+    return model.train()
+
+
+def curves(sharded: bool) -> dict[str, list[float]]:
+    kinds = (torch.float32, torch.float64)
+    found = {f"{name} {dtype}": curve(name, dtype, ADAGRAD, sharded) for name in MODELS for dtype in kinds}
+    return found | {"fm sgd": curve("fm", torch.float32, SGD, sharded)}
+
+
+def scores_of_sets(sharded: bool) -> Any:
+    """Logits of fields that are a category, a set and a number between two anchors, for more rows than go round."""
+    layout = Layout((6, 9, 12), (1, 3, 3), ordered=(2,))
+    random = np.random.default_rng(2)
+    first, members, lower = (random.integers(0, size, (7, 1)) for size in (6, 9, 11))
+    more = np.where(random.random((7, 2)) < 0.5, -1, random.integers(0, 9, (7, 2)))
+    ids = np.hstack([first, members, more, lower, lower + (random.random((7, 2)) < 0.5)]).astype(np.int32)
+
+    def make() -> Model:
+        made = build("fnn", layout, plain.DEEP)
+        assert isinstance(made, Model)
+        return made
+
+    torch.manual_seed(1)
+    model = cut_model(make, TrainSettings(**ADAGRAD), torch.device("cpu")).model if sharded else make()
+    return (distributed.score_together if sharded else score)(_started(model), ids)
+
+
+def two_workers(data: Path, folder: Path) -> dict[str, Any]:
+    """All that the tests below ask of two workers."""
+    with distributed.joined(120):
+        found: dict[str, Any] = {"curves": curves(sharded=True), "sets": scores_of_sets(sharded=True)}
+        train(load_config(base=TRAINING), data, folder / "two")
+        train(load_config(base=TRAINING), data, folder / "1-2", resume=True)
+        run_with_clocks_apart(data, folder / "clocks")
+        for name in ("2-1", "2-3"):
+            plain.train_until(data, folder / name, plain.STOPPED_AT, TRAINING)
+        found["kept"] = sorted(path.name for path in (folder / "2-1" / "checkpoint").iterdir())
+        found["refused"] = refusals(data, folder)
+        return found
+
+
+def run_with_clocks_apart(data: Path, out: Path) -> None:
+    """For the second worker a checkpoint is always due, for the first never."""
+    original = Network._saves
+
+    def hurries(run: Network, seconds: float) -> bool:
+        return original(run, seconds + 1e9 * distributed.rank())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Network, "_saves", hurries)
+        train(load_config(base={**TRAINING, "train.checkpoint_minutes": 5.0}), data, out)
+
+
+def refusals(data: Path, folder: Path) -> list[str]:
+    wrong = ({"train.optimizer": "adam"}, {"train.clip": 1.0}, {"train.l2_full": 0.1}, {"model.norm": "batch"})
+    found = []
+    for number, changes in enumerate(wrong):
+        with pytest.raises(ConfigError) as error:
+            train(load_config(base={**TRAINING, **changes}), data, folder / f"refused-{number}")
+        found.append(str(error.value))
+    return found
+
+
+def resumed(data: Path, out: Path) -> None:
+    with distributed.joined(120):
+        train(load_config(base=TRAINING), data, out, resume=True)
+
+
+def stopped(data: Path, out: Path) -> None:
+    with distributed.joined(120):
+        plain.train_until(data, out, plain.STOPPED_AT, TRAINING)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shared_folder(tmp_path_factory, "sharded")
+
+
+@pytest.fixture(scope="module")
+def data(folder: Path) -> Path:
+    return once(folder, "prepared", lambda: plain.prepared(folder / "data"))
+
+
+@pytest.fixture(scope="module")
+def one(data: Path, folder: Path) -> Path:
+    """The run of one process, its tables whole."""
+    config = load_config(base={**TRAINING, "train.tables": "replicated"})
+    once(folder, "alone", lambda: train(config, data, folder / "one"))
+    return folder / "one"
+
+
+@pytest.fixture(scope="module")
+def two(data: Path, folder: Path) -> dict[str, Any]:
+    return once(folder, "found", lambda: one_and_two(data, folder))
+
+
+def one_and_two(data: Path, folder: Path) -> dict[str, Any]:
+    distributed.launch(stopped, (data, folder / "1-2"), 1, 0, PRELOAD)
+    return distributed.launch(two_workers, (data, folder), 2, 0, PRELOAD)
+
+
+def test_losses_are_those_of_one_process(two: dict[str, Any]) -> None:
+    expected = curves(sharded=False)
+    assert two["curves"].keys() == expected.keys()
+    for title, values in expected.items():
+        tolerance = 1e-10 if "float64" in title else 1e-5
+        np.testing.assert_allclose(two["curves"][title], values, rtol=tolerance, err_msg=title)
+        assert values[-1] < values[0], title
+
+
+def test_sets_and_numbers_are_looked_up(two: dict[str, Any]) -> None:
+    np.testing.assert_allclose(two["sets"], scores_of_sets(sharded=False), rtol=1e-5)
+
+
+def test_a_run_is_that_of_one_process_and_leaves_its_bundle(two: dict[str, Any], one: Path, folder: Path) -> None:
+    run = folder / "two"
+    plain.assert_same_losses(run, one)
+    weights, others = (load_file(each / "bundle" / "weights.safetensors") for each in (run, one))
+    assert weights.keys() == others.keys()
+    for name, value in others.items():
+        torch.testing.assert_close(weights[name], value, rtol=1e-4, atol=1e-5)
+    rows = World("demo").log(50).table.drop_columns("click").to_pylist()
+    scores, expected = (Predictor.load(each).predict(rows) for each in (run, one))
+    np.testing.assert_allclose(scores, expected, rtol=1e-4)
+    facts, other_facts = (json.loads((each / "report.json").read_text()) for each in (run, one))
+    assert facts["parameters"] == other_facts["parameters"]
+    assert facts["test"]["log_loss"] == pytest.approx(other_facts["test"]["log_loss"], rel=1e-5)
+    left = {path.name for path in run.iterdir()}
+    assert left == {path.name for path in one.iterdir()} - {"checkpoint"}
+
+
+def test_another_number_of_workers_goes_on(
+    two: dict[str, Any], one: Path, data: Path, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    distributed.launch(resumed, (data, folder / "2-3"), 3, 0, PRELOAD)
+    # One worker of the command line, which fills the settings in that it is not told.
+    chosen = {key: value for key, value in TRAINING.items() if key != "train.tables"}
+    settings = [f"--set={k}={','.join(map(str, v)) + ',' if isinstance(v, tuple) else v}" for k, v in chosen.items()]
+    with pytest.raises(SystemExit) as end:
+        cli.main(["train", str(data), *settings, "--tables", "sharded", "--resume", "--out", str(folder / "2-1")])
+    assert end.value.code == 0, capfd.readouterr().err
+    for name in ("1-2", "2-1", "2-3"):
+        plain.assert_same_losses(folder / name, one)
+
+
+def test_workers_agree_when_a_checkpoint_is_due(two: dict[str, Any], one: Path, folder: Path) -> None:
+    plain.assert_same_losses(folder / "clocks", one)
+
+
+def test_the_last_checkpoints_are_kept_and_whole(two: dict[str, Any]) -> None:
+    # One was still being written when the run was stopped, or not; the two before it, and that of the best step, stay.
+    kept = [int(name) for name in two["kept"] if not name.startswith(".")]
+    assert kept[-1] in (plain.STOPPED_AT - 1, plain.STOPPED_AT)
+    assert kept[-2] == kept[-1] - 1
+    assert len(kept) <= 3
+
+
+def test_refusals_are_one_line(two: dict[str, Any]) -> None:
+    optimizer, clip, whole, norm = two["refused"]
+    assert "needs train.optimizer=adagrad, or sgd with train.momentum=0, found adam; or take" in optimizer
+    assert "train.clip=0" in clip
+    assert "train.l2_full=0" in whole
+    assert "batch norm needs the whole batch" in norm
+    assert not any("\n" in each for each in two["refused"])
+
+
+def often_killed(data: Path, out: Path, moments: list[tuple[int, int]]) -> None:
+    """In each try the worker that is named kills itself, as nobody can clean up after, before that step."""
+    attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    original = ShardedStep.run
+
+    def dies(step: ShardedStep, found: Any, number: int) -> list[float]:
+        if attempt < len(moments) and moments[attempt] == (step.rank, number):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(step, found, number)
+
+    ShardedStep.run = dies  # type: ignore[method-assign,assignment]
+    with distributed.joined(120):
+        train(load_config(base=TRAINING), data, out)
+
+
+def test_a_run_that_lost_ten_workers_lost_nothing(two: dict[str, Any], data: Path, folder: Path) -> None:
+    random = np.random.default_rng(4)
+    steps = sorted(random.choice(np.arange(1, 19), size=plain.KILLS, replace=False).tolist())
+    moments = [(int(random.integers(2)), step) for step in steps]
+    distributed.launch(often_killed, (data, folder / "killed", moments), 2, plain.KILLS, PRELOAD)
+    plain.assert_same_bits(folder / "killed", folder / "two")
+
+
+def stalls(data: Path, out: Path) -> None:
+    """The second worker sleeps in a step."""
+    original = ShardedStep.run
+
+    def sleeps(step: ShardedStep, found: Any, number: int) -> list[float]:
+        if step.rank and number == 2:
+            time.sleep(900)
+        return original(step, found, number)
+
+    ShardedStep.run = sleeps  # type: ignore[method-assign,assignment]
+    with distributed.joined(5):
+        train(load_config(base=TRAINING), data, out)
+
+
+def test_a_worker_that_stalls_in_a_step_is_noticed(data: Path, folder: Path) -> None:
+    began = time.monotonic()
+    with pytest.raises(TrainingError, match="did not answer for 5 s") as error:
+        distributed.launch(stalls, (data, folder / "stalled"), 2, 0, PRELOAD)
+    assert "\n" not in str(error.value)
+    assert time.monotonic() - began < 800  # it would have slept for 900
