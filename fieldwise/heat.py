@@ -12,18 +12,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fieldwise.data.schema import Layout
+from fieldwise.nn.attention import AttentionPool
 from fieldwise.nn.classifiers import Sum
 from fieldwise.nn.embedding import Embedding, Table
 from fieldwise.nn.interactions import (
-    AttentionPool,
     FieldAwareProduct,
     InnerProduct,
     Interaction,
     KernelProduct,
-    MicroNetwork,
     PairSum,
     Pairwise,
 )
+from fieldwise.nn.micro import MicroNetwork
 from fieldwise.nn.model import Branch, Model
 
 Matrix = NDArray[np.float64]

@@ -16,22 +16,22 @@ import torch
 
 from fieldwise.data.schema import Layout
 from fieldwise.errors import ConfigError, unknown
+from fieldwise.nn.attention import AttentionPool
 from fieldwise.nn.classifiers import DNN, Layers, Sum
+from fieldwise.nn.convolution import Convolution
 from fieldwise.nn.crosses import PairTable
 from fieldwise.nn.embedding import Embedding, Linear, Vectors
 from fieldwise.nn.interactions import (
-    AttentionPool,
     Concat,
-    Convolution,
     FieldAwareProduct,
     Flatten,
     InnerProduct,
     KernelProduct,
-    MicroNetwork,
     PairSum,
     PairWeights,
     normed,
 )
+from fieldwise.nn.micro import MicroNetwork
 from fieldwise.nn.model import Branch, Model
 from fieldwise.options import arguments, options_of
 from fieldwise.trees import Trees, gbdt

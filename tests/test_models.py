@@ -194,14 +194,14 @@ def test_option_groups_are_spread_out() -> None:
 def test_settings_reach_the_parts() -> None:
     model = models.build("fnn", LAYOUT, {"hidden": [7], "dropout": 0.5, "norm": "none", "dim": 2.0})
     kinds = [type(layer).__name__ for layer in model.branches[0].classifier.layers]
-    assert kinds == ["Linear", "ReLU", "Dropout", "Linear"]
+    assert kinds == ["Affine", "ReLU", "Dropout", "Affine"]
     assert model.branches[0].interaction.width == 8
 
 
 def test_a_groups_other_defaults_stay_the_models_own() -> None:
     model = models.build("ccpm", LAYOUT, {"dropout": 0.2})
     kinds = [type(layer).__name__ for layer in model.branches[0].classifier.layers]
-    assert kinds == ["Linear", "ReLU", "Dropout"] * 3 + ["Linear"]
+    assert kinds == ["Affine", "ReLU", "Dropout"] * 3 + ["Affine"]
 
 
 def test_ffm_without_a_linear_part_is_libffms() -> None:

@@ -35,6 +35,7 @@ def evaluate(
     Example: `fieldwise evaluate runs/pin log.csv --by day --seen user,item`
     """
     from fieldwise import drift
+    from fieldwise.data.parallel import cores, using
     from fieldwise.data.recipes.reading import columns_of, rows_of
     from fieldwise.predictor import Predictor
 
@@ -42,7 +43,7 @@ def evaluate(
     rival = Predictor.load(against, device) if against else None
     question = drift.Question(listed(seen), by, rival, truth, live)
     moving = bool(seen or question.others or live)
-    with counting("evaluating", json):
+    with using(cores()), counting("evaluating", json):
         if rows.is_dir():
             if against or truth or live or (seen and by):
                 what = "--against, --truth and --live need" if not (seen and by) else "--seen together with --by needs"
@@ -86,6 +87,7 @@ def predict(
     Example: `fieldwise predict runs/pin new.csv -o predictions.csv`
     """
     from fieldwise.data import formats
+    from fieldwise.data.parallel import cores, using
     from fieldwise.data.recipes.reading import rows_of
     from fieldwise.predictor import Predictor
 
@@ -93,7 +95,7 @@ def predict(
     if file.exists() and file.samefile(rows):
         raise ConfigError(f"the output would replace the input; choose another -o ({file})")
     chunks = rows_of(predictor.schema, rows, None if keep else predictor.schema.columns)
-    with counting("predicting", json) as progress:
+    with using(cores()), counting("predicting", json) as progress:
         count = formats.write(file, predictor.annotate(chunks, keep), progress)
     if json:
         print_json({"file": str(file), "rows": count})

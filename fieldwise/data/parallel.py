@@ -6,6 +6,7 @@ many there are.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,6 +19,11 @@ Result = TypeVar("Result")
 
 # How many threads the work at hand may use: readers deep inside of other iterators ask for it here.
 _THREADS: ContextVar[int] = ContextVar("threads", default=1)
+
+
+def cores() -> int:
+    """How many threads the machine has room for."""
+    return os.cpu_count() or 1
 
 
 @contextmanager

@@ -7,7 +7,6 @@ fit.py, encode.py; timeline.py where there is a history.
 from __future__ import annotations
 
 import copy
-import os
 import shutil
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
@@ -27,7 +26,7 @@ from fieldwise.data.history import History
 from fieldwise.data.infer import SAMPLE_ROWS, infer_schema
 from fieldwise.data.labels import read_labels, read_weights
 from fieldwise.data.leaks import find_leak
-from fieldwise.data.parallel import using
+from fieldwise.data.parallel import cores, using
 from fieldwise.data.propose import propose
 from fieldwise.data.restart import Inputs, stamp_of
 from fieldwise.data.schema import HistorySettings, Schema, check_names
@@ -86,7 +85,7 @@ def prepare(
     if schema:
         schema = replace(schema, history=history)
     names = {source: f"the {source} rows" for source in sources} | dict(names or {})
-    threads = threads or os.cpu_count() or 1
+    threads = threads or cores()
     columns = [*schema.columns, *history.group] if schema else None
     taken = Taken(label, weight, columns, drop, history)
     settings = [label, schema.to_toml() if schema else "", split, weight, sorted(drop), keep_negatives, history]

@@ -78,29 +78,59 @@ def _place_and_mask(builder: Any, args: Any) -> tuple[Any, Any]:
 
 
 def _load(typing: Any, pointer: Any, index: Any, count: Any) -> Any:
-    """load(pointer, index, count): the numbers at index ..."""
-    result = Lanes(pointer.dtype)
+    """load(pointer, index, count): the numbers at index ...; of a pointer to bfloat16 as float32."""
+    result = Lanes(types.float32 if _is_half(pointer) else pointer.dtype)
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         place, mask = _place_and_mask(builder, args)
-        vector, align = _vector(result), WORD(pointer.dtype.bitwidth // 8)
-        return _call(
-            builder, f"llvm.masked.load.{_suffix(result)}.p0", vector, [place, align, mask, ir.Constant(vector, None)]
-        )
+        vector, name = _stored(pointer)
+        args = [place, WORD(pointer.dtype.bitwidth // 8), mask, ir.Constant(vector, None)]
+        found = _call(builder, f"llvm.masked.load.{name}.p0", vector, args)
+        return _widened(builder, found) if _is_half(pointer) else found
 
     return result(pointer, types.intp, types.intp), code
 
 
 def _store(typing: Any, pointer: Any, index: Any, count: Any, lanes: Any) -> Any:
-    """store(pointer, index, count, lanes): the first `count` lanes to index ..."""
+    """store(pointer, index, count, lanes): the first `count` lanes to index ..., rounded where they are bfloat16."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         place, mask = _place_and_mask(builder, args)
+        value = _rounded(builder, args[3]) if _is_half(pointer) else args[3]
         align = WORD(pointer.dtype.bitwidth // 8)
-        _call(builder, f"llvm.masked.store.{_suffix(lanes)}.p0", ir.VoidType(), [args[3], place, align, mask])
+        _call(builder, f"llvm.masked.store.{_stored(pointer)[1]}.p0", ir.VoidType(), [value, place, align, mask])
         return context.get_dummy_value()
 
     return types.void(pointer, types.intp, types.intp, lanes), code
+
+
+def _is_half(pointer: Any) -> bool:
+    """numba has no bfloat16: its bits come as unsigned numbers of 16."""
+    return bool(pointer.dtype == types.uint16)
+
+
+def _stored(pointer: Any) -> tuple[Any, str]:
+    """Sixteen numbers as they lie in memory, and LLVM's name of that."""
+    if _is_half(pointer):
+        return ir.VectorType(ir.IntType(16), LANES), f"v{LANES}i16"
+    lanes = Lanes(pointer.dtype)
+    return _vector(lanes), _suffix(lanes)
+
+
+def _widened(builder: Any, bits: Any) -> Any:
+    """A bfloat16 is the upper half of a float32."""
+    words = ir.VectorType(WORD, LANES)
+    upper = builder.shl(builder.zext(bits, words), ir.Constant(words, [16] * LANES))
+    return builder.bitcast(upper, ir.VectorType(ir.FloatType(), LANES))
+
+
+def _rounded(builder: Any, lanes: Any) -> Any:
+    """To the nearest bfloat16, and to the even one of two: half a step is added, less a bit where that is odd."""
+    words = ir.VectorType(WORD, LANES)
+    bits, sixteen = builder.bitcast(lanes, words), ir.Constant(words, [16] * LANES)
+    odd = builder.and_(builder.lshr(bits, sixteen), ir.Constant(words, [1] * LANES))
+    near = builder.add(builder.add(bits, odd), ir.Constant(words, [0x7FFF] * LANES))
+    return builder.trunc(builder.lshr(near, sixteen), ir.VectorType(ir.IntType(16), LANES))
 
 
 def _copy_four(typing: Any, source: Any, index: Any, target: Any, place: Any) -> Any:

@@ -1,9 +1,9 @@
-"""The fused norm of sub-networks and the ReLU behind it, without a transposed copy (CPU, numba).
+"""The norm of a layer or of all sub-networks, and the ReLU behind it, without a transposed copy (CPU, numba).
 
 With m and r = 1 / sqrt(var + eps) of a row's n = P H units x (P, B, H), u = (x - m) r: y = max(0, gain u + shift).
 Back, with d = dy gain where y > 0, else 0: dx = r (d - sum d / n - u sum (d u) / n), dgain = sum dy u and
-dshift = sum dy over the places where y > 0. Each function does rows low..high. The plain version is
-`PairNorm` and `relu`.
+dshift = sum dy over the places where y > 0. Each function does rows low..high. The plain versions are `PairNorm` and,
+with P = 1, torch's layer norm, and `relu`. Sums of GROUP pairs at a time are lanes; from there on they are float64.
 """
 
 from __future__ import annotations
@@ -11,74 +11,110 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 from numba import njit
 
 from fieldwise.kernels.lanes import LANES, larger, load, pointer, spread, store, total, where_zero
 
+ROWS = 8  # rows whose units stay in the cache
+GROUP = 32
+
+
+@njit(cache=True, nogil=True)
+def empty(lanes: Any, sums: Any, zero: Any) -> None:
+    """Adds the lanes (n, 16) up into sums (n,), and empties them."""
+    places = pointer(lanes)
+    for k in range(len(sums)):
+        sums[k] += total(load(places, k * LANES, LANES), 0)
+        store(places, k * LANES, LANES, zero)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def moments(x: Any, ones: Any, eps: Any, start: Any, end: Any, stats: Any, lanes: Any, sums: Any) -> None:
+    """Fills stats (B, 2), m and r, of ROWS rows at most; room for it: ones (H,), lanes (2 ROWS, 16), sums (2 ROWS,)."""
+    pairs, rows, units = x.shape
+    to, zero = lanes.dtype.type, spread(lanes.dtype.type(0))
+    xs, one, partial = pointer(x), pointer(ones), pointer(lanes)
+    sums[:] = 0
+    for b in range(start, end):
+        # Taken from the mean of the first pair's units, near that of all, so that the squares do not cancel out.
+        stats[b, 0] = 0
+        for c in range(0, units, LANES):
+            stats[b, 0] += total(load(xs, b * units + c, units - c), 0) / units
+    for p in range(pairs):
+        for b in range(start, end):
+            place, near, row = (p * rows + b) * units, to(stats[b, 0]), 2 * (b - start)
+            first, second = load(partial, row * LANES, LANES), load(partial, (row + 1) * LANES, LANES)
+            for c in range(0, units, LANES):
+                far = load(xs, place + c, units - c) - load(one, c, units - c) * near
+                first = first + far
+                second = second + far * far
+            store(partial, row * LANES, LANES, first)
+            store(partial, (row + 1) * LANES, LANES, second)
+        if p % GROUP == GROUP - 1 or p == pairs - 1:
+            empty(lanes, sums, zero)
+    for b in range(start, end):
+        far, square = sums[2 * (b - start)] / (pairs * units), sums[2 * (b - start) + 1] / (pairs * units)
+        stats[b, 0] = to(stats[b, 0]) + far
+        stats[b, 1] = 1 / math.sqrt(max(square - far * far, 0.0) + eps)
+
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def forward(x: Any, gain: Any, shift: Any, eps: Any, low: Any, high: Any, stats: Any, y: Any) -> None:
-    """Fills y, and stats (2, B) with m and r."""
+    """Fills y (P, B, H), and stats (B, 2) with m and r; gain and shift (1 or P, H)."""
     pairs, rows, units = x.shape
-    to, one_gain = x.dtype.type, len(gain) == 1
-    xs, ys, gains, shifts, zero = pointer(x), pointer(y), pointer(gain), pointer(shift), spread(x.dtype.type(0))
-    # Taken from near the mean, so that a sum of squares does not cancel out.
-    stats[1, low:high] = 0
-    for turn in range(2):
+    to, one_gain, zero = gain.dtype.type, len(gain) == 1, spread(gain.dtype.type(0))
+    ones, lanes, sums = np.ones(units, gain.dtype), np.zeros((2 * ROWS, LANES), gain.dtype), np.zeros(2 * ROWS)
+    xs, ys, gains, shifts = pointer(x), pointer(y), pointer(gain), pointer(shift)
+    for start in range(low, high, ROWS):
+        end = min(start + ROWS, high)
+        moments(x, ones, eps, start, end, stats, lanes, sums)
         for p in range(pairs):
-            for b in range(low, high):
-                place, found = (p * rows + b) * units, 0.0
+            own = 0 if one_gain else p * units
+            for b in range(start, end):
+                place, mean, scale = (p * rows + b) * units, to(stats[b, 0]), to(stats[b, 1])
                 for c in range(0, units, LANES):
-                    part = load(xs, place + c, units - c)
-                    if turn:
-                        far = part - to(stats[0, b])
-                        found += total(far * far, 0) - max(0, c + LANES - units) * to(stats[0, b]) * to(stats[0, b])
-                    else:
-                        found += total(part, 0)
-                stats[1, b] += found
-        for b in range(low, high):
-            mean = stats[1, b] / (pairs * units)
-            if turn:
-                stats[1, b] = 1 / math.sqrt(max(mean, 0.0) + eps)
-            else:
-                stats[0, b], stats[1, b] = mean, 0
-    for p in range(pairs):
-        own = 0 if one_gain else p * units
-        for b in range(low, high):
-            place = (p * rows + b) * units
-            for c in range(0, units, LANES):
-                u = (load(xs, place + c, units - c) - to(stats[0, b])) * to(stats[1, b])
-                normal = u * load(gains, own + c, units - c) + load(shifts, own + c, units - c)
-                store(ys, place + c, units - c, larger(normal, zero))
+                    u = (load(xs, place + c, units - c) - mean) * scale
+                    normal = u * load(gains, own + c, units - c) + load(shifts, own + c, units - c)
+                    store(ys, place + c, units - c, larger(normal, zero))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def backward(
-    dy: Any, x: Any, gain: Any, shift: Any, stats: Any, low: Any, high: Any, sums: Any, dgain: Any, dshift: Any, dx: Any
+    dy: Any, x: Any, gain: Any, shift: Any, stats: Any, low: Any, high: Any, dgain: Any, dshift: Any, dx: Any
 ) -> None:
-    """Fills dx and sums (2, B), adds to dgain and dshift (P, H), which are by pair even where the gain is not."""
+    """Fills dx, adds to dgain and dshift (P, H), which are by pair even where the gain is not."""
     pairs, rows, units = x.shape
-    to, one_gain, zero = x.dtype.type, len(gain) == 1, spread(x.dtype.type(0))
+    to, one_gain, zero = gain.dtype.type, len(gain) == 1, spread(gain.dtype.type(0))
     gs, xs, gains, shifts, out = pointer(dy), pointer(x), pointer(gain), pointer(shift), pointer(dx)
-    by_gain, by_shift = pointer(dgain), pointer(dshift)
-    sums[:, low:high] = 0
-    for turn in range(2):
-        for p in range(pairs):
-            own = 0 if one_gain else p * units
-            for b in range(low, high):
-                place, mean, scale = (p * rows + b) * units, to(stats[0, b]), to(stats[1, b])
+    lanes, sums = np.zeros((2 * ROWS, LANES), gain.dtype), np.zeros(2 * ROWS)
+    by_gain, by_shift, partial = pointer(dgain), pointer(dshift), pointer(lanes)
+    for start in range(low, high, ROWS):
+        end = min(start + ROWS, high)
+        for turn in range(2):
+            if turn:
+                sums /= pairs * units
+            else:
+                sums[:] = 0
+            for p in range(pairs):
+                own = 0 if one_gain else p * units
                 for c in range(0, units, LANES):
-                    left, here, there = units - c, own + c, p * units + c
-                    u, weight = (load(xs, place + c, left) - mean) * scale, load(gains, here, left)
-                    open_ = larger(u * weight + load(shifts, here, left), zero)
-                    g = where_zero(open_, zero, load(gs, place + c, left))
-                    if turn:
-                        rest = g * weight - u * to(sums[1, b]) - to(sums[0, b])
-                        store(out, place + c, left, rest * scale)
-                    else:
-                        store(by_gain, there, left, load(by_gain, there, left) + g * u)
-                        store(by_shift, there, left, load(by_shift, there, left) + g)
-                        sums[0, b] += total(g * weight, 0)
-                        sums[1, b] += total(g * weight * u, 0)
-        if not turn:
-            sums[:, low:high] /= pairs * units
+                    left, there, added, plain = units - c, p * units + c, zero, zero
+                    weight, moved = load(gains, own + c, left), load(shifts, own + c, left)
+                    for b in range(start, end):
+                        place, row = (p * rows + b) * units + c, 2 * (b - start)
+                        u = (load(xs, place, left) - to(stats[b, 0])) * to(stats[b, 1])
+                        g = where_zero(larger(u * weight + moved, zero), zero, load(gs, place, left))
+                        d = g * weight
+                        if turn:
+                            rest = d - u * to(sums[row + 1]) - to(sums[row])
+                            store(out, place, left, rest * to(stats[b, 1]))
+                        else:
+                            added, plain = added + g * u, plain + g
+                            store(partial, row * LANES, LANES, load(partial, row * LANES, LANES) + d)
+                            store(partial, (row + 1) * LANES, LANES, load(partial, (row + 1) * LANES, LANES) + d * u)
+                    if not turn:
+                        store(by_gain, there, left, load(by_gain, there, left) + added)
+                        store(by_shift, there, left, load(by_shift, there, left) + plain)
+                if not turn and (p % GROUP == GROUP - 1 or p == pairs - 1):
+                    empty(lanes, sums, zero)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 AHEAD = 32
@@ -25,6 +26,17 @@ def available(*tensors: Tensor) -> bool:
     kinds = {tensor.dtype for tensor in tensors}
     plain = all(tensor.device.type == "cpu" and tensor.is_contiguous() for tensor in tensors)
     return plain and len(kinds) == 1 and kinds <= {torch.float32, torch.float64} and _adam_rows() is not None
+
+
+def computes(tensor: Tensor) -> bool:
+    """Whether compiled loops can take this tensor: as `available`, or bfloat16."""
+    return available(tensor.view(-1)[:1].float() if tensor.dtype == torch.bfloat16 else tensor)
+
+
+def array(tensor: Tensor) -> NDArray[Any]:
+    """The tensor's memory for compiled loops; numba knows bfloat16 by its bits."""
+    tensor = tensor.detach().contiguous()
+    return tensor.view(torch.int16).numpy().view(np.uint16) if tensor.dtype == torch.bfloat16 else tensor.numpy()
 
 
 def adam_rows(

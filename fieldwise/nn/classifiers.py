@@ -10,7 +10,8 @@ from torch.nn import functional
 
 from fieldwise.errors import ConfigError, unknown
 from fieldwise.kernels import gpu
-from fieldwise.nn.initial import xavier_
+from fieldwise.nn.affine import affine
+from fieldwise.nn.norm_relu import layer_norm_relu, takes
 from fieldwise.nn.norms import EPSILON, activation
 
 NORMS = ("layer", "batch", "weight", "none")
@@ -77,21 +78,21 @@ class DNN(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         if self.common and gpu.scores(self, features):
-            from fieldwise.kernels.triton_scores import layers
+            from fieldwise.kernels.triton_scores import layers as scored
 
             affines = [part for part in self.layers if isinstance(part, nn.Linear)]
             norms = [part for part in self.layers if isinstance(part, nn.LayerNorm)]
-            return layers(features, list(zip(affines[:-1], norms, strict=True)), affines[-1])
-        logits: Tensor = self.layers(features)
-        return logits.squeeze(1)
-
-
-def affine(width: int, out: int, weight_norm: bool = False) -> nn.Module:
-    """A fully connected layer with Xavier weights and zero bias."""
-    layer = nn.Linear(width, out)
-    xavier_(layer.weight, width, out)
-    nn.init.zeros_(layer.bias)
-    return nn.utils.parametrizations.weight_norm(layer) if weight_norm else layer
+            return scored(features, list(zip(affines[:-1], norms, strict=True)), affines[-1])
+        x, fused = features, False
+        layers = list(self.layers)
+        for layer, following in zip(layers, [*layers[1:], None], strict=True):
+            if fused:
+                fused = False
+            elif isinstance(layer, nn.LayerNorm) and takes(layer, following, x):
+                x, fused = layer_norm_relu(x, layer), True
+            else:
+                x = layer(x)
+        return x.squeeze(1)
 
 
 class BatchNorm(nn.BatchNorm1d):

@@ -1,11 +1,11 @@
-"""From field vectors (B, F, D) to features (B, H): every way the paper combines fields.
+"""From field vectors (B, F, D) to features (B, H): products of pairs, and what all ways to combine fields share.
 
 Pairs (i, j), i < j, come in the order (0,1), (0,2) ... (0,F-1), (1,2) ...; P = F(F-1)/2.
+Micro networks, attention and convolutions have files of their own.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 
@@ -14,12 +14,10 @@ from torch import Tensor, nn
 
 from fieldwise.errors import ConfigError, unknown
 from fieldwise.kernels import gpu
-from fieldwise.nn.classifiers import affine, check_dropout, check_sizes
+from fieldwise.nn.classifiers import check_sizes
 from fieldwise.nn.embedding import Packed
-from fieldwise.nn.initial import xavier_
-from fieldwise.nn.norm_relu import NormRelu, takes
-from fieldwise.nn.norms import EPSILON, PairNorm, activation, pair_norm
-from fieldwise.nn.products import KernelProducts, PairProducts, narrowed, pays
+from fieldwise.nn.norms import EPSILON
+from fieldwise.nn.products import KernelProducts, narrowed, pays
 
 
 def pairs(fields: int) -> tuple[Tensor, Tensor]:
@@ -262,192 +260,3 @@ class PairWeights(Pairwise):
 
     def forward(self, weights: Tensor) -> Tensor:
         return weights.flatten(1)
-
-
-class Biases(nn.ParameterList):
-    """Biases in the shape of weights, one for each layer: no penalty is for them."""
-
-    l2_group = None
-
-
-class MicroNetwork(Pairwise):
-    """A small network of its own for each pair (eq. 13, 19): width P * widths[-1].
-
-    Input [v_i, v_j] and, with `product`, v_i * v_j. Each layer is affine and norm (the last one's with
-    `last_norm`); an activation follows all but the last.
-    """
-
-    def __init__(
-        self,
-        dims: Sequence[int],
-        widths: Sequence[int],
-        product: bool = True,
-        norm: str = "fused",
-        last_norm: bool = True,
-        activation_name: str = "relu",
-    ) -> None:
-        super().__init__(dims, any_sizes=not product)
-        if not widths:
-            raise ConfigError("a sub-network needs at least one layer, found none")
-        check_sizes("subnet", widths)
-        self.product = product
-        filled = mask_of(dims)
-        mask = None if filled is None else torch.cat([filled[self.first], filled[self.second]], dim=1)[:, :, None]
-        self.weights, self.biases = nn.ModuleList(), Biases()
-        for fan_in, fan_out in itertools.pairwise([max(dims) * (3 if product else 2), *widths]):
-            start = xavier_(torch.empty(self.pairs, fan_in, fan_out), fan_in, fan_out)
-            self.weights.append(weights(start, None if mask is None else mask.expand_as(start)))
-            self.biases.append(torch.zeros(self.pairs, 1, fan_out))
-            mask = None
-        kinds = [norm] * (len(widths) - 1) + [norm if last_norm else "none"]
-        self.norms = nn.ModuleList(pair_norm(self.pairs, w, kind) for w, kind in zip(widths, kinds, strict=True))
-        self.activation = activation(activation_name)
-        self.width = self.pairs * widths[-1]
-
-    def forward(self, v: Tensor) -> Tensor:
-        if self._fusible and gpu.fuses(v):
-            return self._two_layers(v)
-        p, q = self.sides(v)
-        x = torch.cat([p, q, self.both(p, q)] if self.product else [p, q], dim=2)
-        for layer, (weight, bias, norm) in enumerate(zip(self.weights, self.biases, self.norms, strict=True)):
-            x = torch.baddbmm(bias, x, weight())
-            if layer + 1 < len(self.weights) and takes(norm, self.activation, x):
-                x = NormRelu.apply(x, norm.gain, norm.shift)  # type: ignore[no-untyped-call]
-            else:
-                x = norm(x)
-                if layer + 1 < len(self.weights):
-                    x = self.activation(x)
-        return x.transpose(0, 1).flatten(1)
-
-    def both(self, p: Tensor, q: Tensor) -> Tensor:
-        """The third input."""
-        return p * q
-
-    @property
-    def _fusible(self) -> bool:
-        """Whether a GPU's kernel knows these layers."""
-        norm = self.norms[0]
-        known = isinstance(norm, PairNorm) and not norm.alone and isinstance(self.activation, nn.ReLU)
-        return known and len(self.weights) == 2 and isinstance(self.weights[0], Plain)
-
-    def _two_layers(self, v: Tensor) -> Tensor:
-        """As `forward`, by the GPU's kernels."""
-        from fieldwise.kernels.triton_micro import micro
-
-        norm, last = self.norms
-        inputs = by_field(v), gpu.computed(self.weights[0]()), gpu.computed(self.biases[0])
-        outputs = gpu.computed(self.weights[1]()), gpu.computed(self.biases[1])
-        # They know a last norm that is the same for all pairs.
-        own = not isinstance(last, PairNorm) or last.alone or len(last.gain) > 1
-        known = (None, None) if own else (last.gain, last.shift)
-        given = *inputs, norm.gain, norm.shift, *outputs, *known, self.first, self.second
-        x: Tensor = micro(*given, torch.is_grad_enabled())[0]
-        return (last(x.transpose(0, 1)).transpose(0, 1) if own else x).flatten(1)
-
-
-class AttentionPool(Pairwise):
-    """AFM's pairs, weighted by attention (section 3.1): width 1.
-
-    score_ij = h^T ReLU(W (v_i * v_j) + b), a = softmax(score / temperature) over pairs, and the features are
-    p^T sum a_ij (v_i * v_j); p is ones, or trained from ones with `project`. The paper's t most plausibly
-    multiplies the score, so that its t is our 1/temperature.
-    """
-
-    width = 1
-    l2_group = "attention"
-
-    def __init__(
-        self,
-        dims: Sequence[int],
-        hidden: int = 16,
-        temperature: float = 1.0,
-        project: bool = True,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__(dims)
-        if not temperature > 0:
-            raise ConfigError(f"temperature must be positive, found {temperature}")
-        check_sizes("attention", [hidden])
-        check_dropout(dropout)
-        self.temperature = temperature
-        dim = dims[0]
-        self.attend = affine(dim, hidden)
-        self.score = nn.Parameter(torch.randn(hidden))
-        self.projection = nn.Parameter(torch.ones(dim)) if project else None
-        self.dropout = nn.Dropout(dropout)
-
-    def products(self, v: Tensor) -> Tensor:
-        """v_i * v_j of all pairs: (B, P, D)."""
-        if pays(v):
-            fast: Tensor = PairProducts.apply(v)  # type: ignore[no-untyped-call]
-            return fast
-        return v.index_select(1, self.first) * v.index_select(1, self.second)
-
-    def attention(self, products: Tensor) -> Tensor:
-        """The weight of each pair: (B, P, D) -> (B, P), summing to 1."""
-        hidden = torch.relu(self.attend(products))
-        # On a GPU a sum that its compiler fuses, instead of a product of matrices of one column; so too below.
-        scores = (hidden * self.score).sum(dim=2) if hidden.is_cuda else hidden @ self.score
-        return torch.softmax(scores / self.temperature, dim=1)
-
-    def forward(self, v: Tensor) -> Tensor:
-        if gpu.scores(self, v):
-            from fieldwise.kernels.triton_scores import attention
-
-            assert isinstance(self.attend, nn.Linear)
-            last = self.score.new_ones(v.shape[2]) if self.projection is None else self.projection
-            return attention(v, self.first, self.second, self.attend, self.score, last, self.temperature)
-        products = self.products(v)
-        weights: Tensor = self.dropout(self.attention(products))
-        if products.is_cuda:
-            pooled = (weights[:, :, None] * products).sum(dim=1)
-        else:
-            pooled = torch.bmm(weights[:, None, :], products).squeeze(1)
-        if self.projection is not None:
-            pooled = pooled * self.projection
-        return pooled.sum(dim=1, keepdim=True)
-
-
-class Convolution(Interaction):
-    """CCPM: convolutions along the fields, ReLU, the largest values of each channel kept (section 3.2).
-
-    `channels` and `widths` have one entry for each stage. One stage with `keep` 1 (global max-pooling) is what
-    Table 10's parameter count fixes; `keep` > 1 keeps the k largest in field order.
-    """
-
-    def __init__(
-        self, dims: Sequence[int], channels: Sequence[int], widths: Sequence[int], keep: Sequence[int]
-    ) -> None:
-        super().__init__()
-        if not len(channels) == len(widths) == len(keep) > 0:
-            raise ConfigError(f"channels, widths and keep need one length, found {channels}, {widths}, {keep}")
-        check_sizes("channels, widths and keep", [*channels, *widths, *keep])
-        self.convolutions, self.keep, length, inputs = nn.ModuleList(), list(keep), len(dims), one_size(self, dims)
-        for out, width, kept in zip(channels, widths, keep, strict=True):
-            width = min(width, length)
-            convolution = nn.Conv1d(inputs, out, width, bias=False)
-            xavier_(convolution.weight, inputs * width, out)
-            self.convolutions.append(convolution)
-            length, inputs = min(kept, length - width + 1), out
-        self.width = inputs * length
-
-    def forward(self, v: Tensor) -> Tensor:
-        x = (gpu.computed(v) if v.is_cuda else v).transpose(1, 2)
-        for convolution, kept in zip(self.convolutions, self.keep, strict=True):
-            # Pooled before the ReLU, which changes no value: behind it, which of several zeros is kept is chance.
-            x = _as_product(convolution, x) if x.is_cuda else convolution(x)
-            if kept == 1:
-                x = x.amax(dim=2, keepdim=True)
-            elif kept < x.shape[2]:
-                x = x.gather(2, x.topk(kept, dim=2).indices.sort(dim=2).values)
-            x = torch.relu(x)
-        return x.flatten(1)
-
-
-def _as_product(convolution: nn.Module, x: Tensor) -> Tensor:
-    """convolution(x), (B, C, L) -> (B, C', L'), as one product of matrices: a GPU's convolutions first move x about."""
-    weight: Tensor = convolution.weight  # type: ignore[assignment]
-    out, _, width = weight.shape
-    steps, rows = x.shape[2] - width + 1, x.transpose(1, 2)
-    windows = torch.cat([rows[:, t : t + steps] for t in range(width)], dim=2)
-    return (windows @ weight.transpose(1, 2).reshape(out, -1).T).transpose(1, 2)

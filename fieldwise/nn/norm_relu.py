@@ -1,11 +1,11 @@
-"""The fused norm of sub-networks with its ReLU as one operation (CPU): `PairNorm` of a kind with shared statistics."""
+"""A norm with its ReLU as one operation (CPU): layer norm, and `PairNorm` of a kind with shared statistics."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fieldwise.kernels import rows
@@ -16,12 +16,19 @@ ROWS_PER_THREAD = 100
 
 
 def takes(norm: Any, activation: Any, x: Tensor) -> bool:
-    """Whether the compiled loops can do this norm and activation of units x (P, B, H)."""
+    """Whether the compiled loops can do this norm and activation of units x (P, B, H), or (B, H) of one layer."""
     # Asked first: a look at the number of rows would bind an exported model to it.
     if torch.compiler.is_compiling():
         return False
-    known = isinstance(norm, PairNorm) and not norm.alone and isinstance(activation, torch.nn.ReLU)
-    return known and x.shape[1] >= ROWS_PER_THREAD and x.is_contiguous() and rows.available(x.detach())
+    shared = isinstance(norm, nn.LayerNorm) or (isinstance(norm, PairNorm) and not norm.alone)
+    known = shared and isinstance(activation, nn.ReLU) and x.is_contiguous()
+    return known and x.shape[-2] >= ROWS_PER_THREAD and rows.computes(x.detach())
+
+
+def layer_norm_relu(x: Tensor, norm: nn.LayerNorm) -> Tensor:
+    """relu(norm(x)): (B, H) -> (B, H)."""
+    found: Tensor = NormRelu.apply(x[None], norm.weight[None, None], norm.bias[None, None])  # type: ignore[no-untyped-call]
+    return found[0]
 
 
 class NormRelu(torch.autograd.Function):
@@ -32,14 +39,14 @@ class NormRelu(torch.autograd.Function):
         from fieldwise.kernels import pair_norm as loops
 
         forward: Any = loops.forward
-        y, stats = torch.empty_like(x), torch.empty(2, x.shape[1], dtype=torch.float64)
-        arrays = [part.detach().contiguous().numpy() for part in (x, gain, shift, stats, y)]
+        y, stats = torch.empty_like(x), torch.empty(x.shape[1], 2, dtype=torch.float64)
+        arrays = [rows.array(part) for part in (x, gain.squeeze(1), shift.squeeze(1), stats, y)]
 
         def part(low: int, high: int, thread: int) -> None:
             forward(*arrays[:3], EPSILON, low, high, *arrays[3:])
 
         rows.on_threads(part, x.shape[1], _threads(x))
-        ctx.save_for_backward(x, gain, shift, stats)
+        ctx.save_for_backward(x, gain.squeeze(1), shift.squeeze(1), stats)
         return y
 
     @staticmethod
@@ -48,19 +55,18 @@ class NormRelu(torch.autograd.Function):
         from fieldwise.kernels import pair_norm as loops
 
         backward: Any = loops.backward
-        saved, threads = ctx.saved_tensors, _threads(ctx.saved_tensors[0])
-        dx, sums = torch.empty_like(saved[0]), torch.empty_like(saved[3])
+        x, gain, _, _ = saved = ctx.saved_tensors
+        threads, dx = _threads(x), torch.empty_like(x)
         # Each thread has sums of its own: one after the other, the result does not depend on which is first.
-        pairs, _, units = dx.shape
-        by_gain, by_shift = dx.new_zeros(2, threads, pairs, units)
-        arrays = [part.detach().contiguous().numpy() for part in (grad, *saved)]
-        found = [part.numpy() for part in (sums, by_gain, by_shift, dx)]
+        by_gain, by_shift = gain.new_zeros(2, threads, x.shape[0], x.shape[2])
+        arrays = [rows.array(part) for part in (grad.contiguous(), *saved)]
+        found = [rows.array(part) for part in (by_gain, by_shift, dx)]
 
         def part(low: int, high: int, thread: int) -> None:
-            backward(*arrays, low, high, found[0], found[1][thread], found[2][thread], found[3])
+            backward(*arrays, low, high, found[0][thread], found[1][thread], found[2])
 
         rows.on_threads(part, grad.shape[1], threads)
-        own = (len(saved[1]), -1, 1, units)
+        own = (len(gain), -1, 1, x.shape[2])
         return dx, *(total.sum(0).view(own).sum(1) for total in (by_gain, by_shift))
 
 

@@ -12,9 +12,12 @@ from torch import Tensor, nn
 from fieldwise.data.schema import Layout
 from fieldwise.errors import ConfigError
 from fieldwise.nn import interactions as parts_of
+from fieldwise.nn.attention import AttentionPool
 from fieldwise.nn.classifiers import DNN, Sum
+from fieldwise.nn.convolution import Convolution
 from fieldwise.nn.crosses import PairTable
 from fieldwise.nn.embedding import Embedding, Table
+from fieldwise.nn.micro import MicroNetwork
 from fieldwise.nn.model import Branch, Model
 from fieldwise.nn.norms import EPSILON, PairNorm
 from fieldwise.online.parts import Part
@@ -116,9 +119,9 @@ INTERACTIONS: dict[type[nn.Module], Callable[[Any], Part]] = {
     parts_of.KernelProduct: _kernel,
     parts_of.FieldAwareProduct: _field_aware,
     parts_of.PairWeights: lambda part: Part("pair_weights"),
-    parts_of.MicroNetwork: _micro,
-    parts_of.AttentionPool: _attention,
-    parts_of.Convolution: _convolution,
+    MicroNetwork: _micro,
+    AttentionPool: _attention,
+    Convolution: _convolution,
 }
 
 

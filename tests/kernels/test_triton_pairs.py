@@ -44,7 +44,7 @@ def compare(make):
 
 
 def check_micro(product, norm, out):
-    from fieldwise.nn.interactions import MicroNetwork
+    from fieldwise.nn.micro import MicroNetwork
 
     compare(lambda: MicroNetwork([5] * 4, (6, out), product, norm, last_norm=out > 1))
 

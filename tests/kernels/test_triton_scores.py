@@ -16,7 +16,9 @@ def check(kind):
     import torch
 
     from fieldwise.nn.classifiers import DNN, Layers
-    from fieldwise.nn.interactions import AttentionPool, FieldAwareProduct, KernelProduct, MicroNetwork
+    from fieldwise.nn.attention import AttentionPool
+    from fieldwise.nn.interactions import FieldAwareProduct, KernelProduct
+    from fieldwise.nn.micro import MicroNetwork
     from tests.nn.drawn import drawn
 
     torch.manual_seed(0)

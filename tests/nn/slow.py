@@ -11,9 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from fieldwise.data.schema import Layout
+from fieldwise.nn.attention import AttentionPool
 from fieldwise.nn.classifiers import DNN
+from fieldwise.nn.convolution import Convolution
 from fieldwise.nn.embedding import Embedding, Packed, Table
-from fieldwise.nn.interactions import AttentionPool, Convolution, KernelProduct, MicroNetwork, Plain
+from fieldwise.nn.interactions import KernelProduct, Plain
+from fieldwise.nn.micro import MicroNetwork
 from fieldwise.nn.norms import PairNorm
 
 Row = list[Tensor]

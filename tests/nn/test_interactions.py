@@ -11,22 +11,22 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fieldwise.errors import ConfigError
+from fieldwise.nn.attention import AttentionPool
+from fieldwise.nn.convolution import Convolution
 from fieldwise.nn.embedding import Packed
 from fieldwise.nn.interactions import (
-    AttentionPool,
     Concat,
-    Convolution,
     FieldAwareProduct,
     Flatten,
     InnerProduct,
     Interaction,
     KernelProduct,
-    MicroNetwork,
     Normed,
     PairSum,
     normed,
     pairs,
 )
+from fieldwise.nn.micro import MicroNetwork
 from tests.nn import slow
 from tests.nn.drawn import drawn, gradients_hold, numbers
 
@@ -299,7 +299,6 @@ def test_a_single_output_is_not_cut_by_its_norm(norm: str) -> None:
     [
         PairSum,
         InnerProduct,
-        AttentionPool,
         lambda dims: KernelProduct(dims, "vec"),
         lambda dims: KernelProduct(dims, "num"),
         lambda dims: MicroNetwork(dims, (4, 2)),

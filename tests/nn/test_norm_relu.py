@@ -1,4 +1,4 @@
-"""The compiled norm with its ReLU equals the plain ones, gradients too."""
+"""The compiled norms with their ReLU equal the plain ones, gradients too."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fieldwise.nn.interactions import MicroNetwork
+from fieldwise.nn.classifiers import DNN, Layers
+from fieldwise.nn.micro import MicroNetwork
 from fieldwise.nn.norm_relu import NormRelu, takes
 from fieldwise.nn.norms import PairNorm
 
@@ -45,13 +46,40 @@ def test_other_norms_and_activations_go_the_plain_way() -> None:
     assert not takes(norm, nn.Tanh(), x)
     assert not takes(PairNorm(6, 4, "layer"), nn.ReLU(), x)
     assert not takes(nn.Identity(), nn.ReLU(), x)
-    assert not takes(norm, nn.ReLU(), x.bfloat16())
+    assert not takes(norm, nn.ReLU(), x.half())
     assert not takes(norm, nn.ReLU(), x[:, :9].contiguous())
 
 
 def test_sub_networks_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    net, v = MicroNetwork([4] * 5, (7, 2)).double(), torch.randn(120, 5, 4, dtype=torch.float64)
+    net, v = MicroNetwork([4] * 5, (7, 3, 2)).double(), torch.randn(120, 5, 4, dtype=torch.float64)
     fast = net(v)
-    monkeypatch.setattr("fieldwise.nn.interactions.takes", lambda *_: False)
+    monkeypatch.setattr("fieldwise.nn.micro.takes", lambda *_: False)
     torch.testing.assert_close(fast, net(v), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("width", [3, 40])
+def test_a_dnn_takes_it(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    net, x = DNN(5, Layers((width, 17))).double(), torch.randn(250, 5, dtype=torch.float64, requires_grad=True) + 9
+
+    def found() -> list[Tensor]:
+        logits = net(x)
+        return [logits, *torch.autograd.grad(logits.square().sum(), [*net.parameters()])]
+
+    fast = found()
+    monkeypatch.setattr("fieldwise.nn.classifiers.takes", lambda *_: False)
+    for one, two in zip(found(), fast, strict=True):
+        torch.testing.assert_close(two, one, rtol=1e-9, atol=1e-9)
+
+
+def test_bf16_is_within_a_rounding() -> None:
+    norm, x, by = made("fused", 21)
+    norm.float()
+    narrow, grad = x.detach().bfloat16().requires_grad_(), by.bfloat16()
+    fast = gradients(NormRelu.apply(narrow, norm.gain, norm.shift), grad, narrow, norm)  # type: ignore[no-untyped-call]
+    assert [part.dtype for part in fast] == [torch.bfloat16] * 2 + [torch.float32] * 2
+    wide = narrow.detach().float().requires_grad_()
+    plain = gradients(torch.relu(norm(wide)), grad.float(), wide, norm)
+    for one, two in zip(plain, fast, strict=True):
+        torch.testing.assert_close(two.float(), one, rtol=2**-8, atol=2e-4)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fieldwise.nn.interactions import AttentionPool, KernelProduct, pairs
+from fieldwise.nn.attention import AttentionPool
+from fieldwise.nn.interactions import KernelProduct, pairs
 from fieldwise.nn.products import KernelProducts, PairProducts
 from tests.nn.drawn import drawn
 

@@ -17,11 +17,12 @@ from fieldwise.nn.model import Model
 from fieldwise.steps import ShallowStep, Step, make_step
 from fieldwise.steps.shallow import Marks
 
-LAYOUT = Layout.of([40, 30, 2, 25])
+LAYOUT = Layout.of([40, 30, 2, 25, 3, 9, 30])
 MODELS: list[tuple[str, dict[str, Any]]] = [
     ("lr", {}),
     ("fm", {"dim": 5}),
     ("ffm", {"dim": 3}),
+    ("ffm", {"dim": 4}),
     ("ffm", {"dim": 2, "linear": False, "input_norm": True}),
 ]
 

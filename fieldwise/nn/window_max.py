@@ -1,0 +1,48 @@
+"""A convolution along the fields and the largest value of each channel, as one operation (CPU)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from fieldwise.kernels import rows
+from fieldwise.nn import affine
+from fieldwise.nn.micro_steps import threads_for
+
+
+class WindowMax(torch.autograd.Function):
+    """max over windows t of W . [v_t ... v_{t + width - 1}]: (B, F, D), (C, width D) -> (B, C).
+
+    Of equal windows the first one gets the gradient, where `amax` would share it out.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, v: Tensor, weight: Tensor) -> Tensor:
+        v, weight = v.contiguous(), weight.contiguous()
+        count, fields, dim = v.shape
+        windows = fields - weight.shape[1] // dim + 1
+        each = v.as_strided((count, windows, weight.shape[1]), (fields * dim, dim, 1)).reshape(count * windows, -1)
+        product = affine.product(each, weight) if affine.pays(each, weight) else each @ weight.T
+        found, places = product.view(count, windows, -1).max(dim=1)
+        ctx.save_for_backward(v, weight, places)
+        return found
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override, unused-ignore]
+        from fieldwise.kernels import windows
+
+        compute: Any = windows.backward
+        v, weight, places = ctx.saved_tensors
+        threads, by_v = threads_for(len(v)), torch.zeros_like(v)
+        by_weight = weight.new_zeros(threads, *weight.shape)
+        arrays = [rows.array(part) for part in (grad, places, v, weight)]
+
+        def part(low: int, high: int, thread: int) -> None:
+            compute(*arrays, low, high, rows.array(by_v), rows.array(by_weight[thread]))
+
+        rows.on_threads(part, len(v), threads)
+        return by_v, by_weight.sum(0)

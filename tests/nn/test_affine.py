@@ -1,0 +1,63 @@
+"""A fully connected layer by the faster library is that of PyTorch: values and gradients, near the float64 ones."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fieldwise.nn.affine import ROWS, WIDE, Affine, AffineProduct, affine, available
+from tests.nn.drawn import numbers
+
+needed = pytest.mark.skipif(not available(), reason="this torch has no oneDNN")
+
+
+@needed
+@pytest.mark.parametrize("width", [7, WIDE])
+def test_values_and_gradients_are_those_of_float64(width: int) -> None:
+    x, weight, bias, along = (
+        numbers(ROWS, width),
+        numbers(5, width, seed=1),
+        numbers(5, seed=2),
+        numbers(ROWS, 5, seed=3),
+    )
+    exact = [part.requires_grad_() for part in (x, weight, bias)]
+    single = [part.detach().float().requires_grad_() for part in exact]
+    expected, found = functional.linear(*exact), AffineProduct.apply(*single)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-4)
+    (expected * along).sum().backward()
+    (found * along.float()).sum().backward()
+    for one, two in zip(single, exact, strict=True):
+        assert one.grad is not None
+        assert two.grad is not None
+        torch.testing.assert_close(one.grad.double(), two.grad, rtol=1e-5, atol=1e-4)
+
+
+@needed
+def test_many_rows_go_the_fast_way_and_others_the_plain_one() -> None:
+    layer = affine(6, 3)
+    kinds = {}
+    for rows in (ROWS, ROWS - 1):
+        found = layer(torch.randn(rows, 6))
+        assert found.grad_fn is not None
+        kinds[rows] = found.grad_fn.name()
+    assert "AffineProduct" in kinds[ROWS]
+    assert "Addmm" in kinds[ROWS - 1]
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(torch.randn(ROWS, 6)).dtype == torch.bfloat16
+
+
+@needed
+def test_an_input_that_nobody_learns_gets_no_gradient() -> None:
+    x, layer = torch.randn(ROWS, 4), Affine(4, 2)
+    layer(x).sum().backward()
+    assert x.grad is None
+    assert layer.weight.grad is not None
+
+
+def test_weight_norm_stays_one() -> None:
+    layer = affine(4, 2, weight_norm=True)
+    assert nn.utils.parametrize.is_parametrized(layer)
+    torch.testing.assert_close(layer(torch.ones(ROWS, 4))[:3], layer(torch.ones(3, 4)))
