@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,7 +68,8 @@ def score(
         from fieldwise.gpu_scores import scores
 
         return scores(model, ids, precision)  # type: ignore[arg-type]
-    assert isinstance(ids, np.ndarray)
+    # An array, or what gives one for a slice of rows, as the ids of a blend do.
+    ids = cast("NDArray[np.int32]", ids)
     if precision == "float32":
         return in_batches(model.logits, ids, rows)
     import torch
