@@ -15,8 +15,8 @@ def test_scores(kind):
 def check(kind):
     import torch
 
-    from fieldwise.nn.classifiers import DNN, Layers
     from fieldwise.nn.attention import AttentionPool
+    from fieldwise.nn.classifiers import DNN, Layers
     from fieldwise.nn.interactions import FieldAwareProduct, KernelProduct
     from fieldwise.nn.micro import MicroNetwork
     from tests.nn.drawn import drawn
