@@ -139,7 +139,10 @@ def test_another_folder_of_data_is_another_study(tmp_path: Path):
     with pytest.raises(TrainingError, match="begun with other --data"):
         runner.run_study(TOY, tmp_path / "out", data=tmp_path / "data", seeds=1, workers=1)
     with pytest.raises(TrainingError, match="--device"):
-        runner.run_study(TOY, tmp_path / "out", seeds=1, workers=1, device="cuda")
+        runner.run_study(TOY, tmp_path / "out", seeds=1, workers=1, device="auto")
+    with pytest.raises(ConfigError, match="device must be cpu, cuda or auto, found 'gpu'"):
+        runner.run_study(TOY, tmp_path / "new", device="gpu")
+    assert not (tmp_path / "new").exists()
     with pytest.raises(ConfigError, match="--data takes a folder, found none"):
         runner.run_study(TOY, tmp_path / "out", data=tmp_path / "none")
     with pytest.raises(ConfigError, match="unknown size 'tiny'"):

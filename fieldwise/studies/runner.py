@@ -20,6 +20,7 @@ from fieldwise.errors import ConfigError, TrainingError, unknown
 from fieldwise.files import whole_file
 from fieldwise.jobs import Job, run_all
 from fieldwise.progress import Watch
+from fieldwise.scoring import device_of
 from fieldwise.studies.study import SIZES, Case, Plan, Results, Row, Setup, Study
 
 # What every run reports, as columns that claims and tables may use.
@@ -43,6 +44,7 @@ def run_study(
         raise ConfigError(f"--seeds must be at least 1, found {seeds}")
     if data is not None and not data.is_dir():
         raise ConfigError(f"--data takes a folder, found none ({data})")
+    device_of(device)  # refused here, before anything is made, where there is none of that name
     setup = Setup(size, seeds or study.seeds[size], data, device)
     folder = _claimed(out, study.id, setup)
     if study.plan is not None:
