@@ -3,8 +3,8 @@
     python benchmarks/defaults.py train.csv test.csv --label y --peers VENV/bin/python --out OUT [--numbers a,b]
 
 VENV has catboost, lightgbm, xgboost, pandas (trees_peers.py). Ours: the three verbs on train.csv, with the default
-split, and `compare`'s best on test.csv. Peers stop early on the same validation rows; they train on all others of
-train.csv, also on those that `prepare` keeps for its own table. `--numbers` are their numeric columns, all others but
+split, and `compare`'s best on test.csv. Peers stop early on the same validation rows and train on all others of
+train.csv, as `compare`'s best does in the end. `--numbers` are their numeric columns, all others but
 `--drop` their categories. What is in OUT is kept. Prints AUC, log loss, and by how much ours is better.
 """
 
@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--numbers", default="", help="numeric columns, with commas")
     parser.add_argument("--drop", default="", help="columns that peers do not read, such as an identifier")
     parser.add_argument("--only", default=",".join(PEERS), help="some of the peers")
-    parser.add_argument("--seeds", default="1", help="of `compare`")
+    parser.add_argument("--seeds", default="", help="of `compare`, where not its own default")
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
     header, train = _read(asked.train)
@@ -64,7 +64,8 @@ def _ours(asked: argparse.Namespace) -> NDArray[np.float64]:
     data, runs, predictions = out / "data", out / "comparison", out / "predictions.csv"
     if not data.exists():
         subprocess.run([*verb, "prepare", asked.train, "--label", asked.label, "--out", data], check=True)
-    subprocess.run([*verb, "compare", data, "--seeds", asked.seeds, "--out", runs], check=True)
+    seeds = ["--seeds", asked.seeds] if asked.seeds else []
+    subprocess.run([*verb, "compare", data, *seeds, "--out", runs], check=True)
     subprocess.run([*verb, "predict", runs / "best", asked.test, "-o", predictions], check=True)
     return np.array([float(row[0]) for row in _read(predictions)[1]])
 

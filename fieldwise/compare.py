@@ -16,7 +16,7 @@ from fieldwise.data.rates import FOLDER
 from fieldwise.errors import ConfigError, TrainingError
 from fieldwise.files import whole_file
 from fieldwise.jobs import Job, run_all
-from fieldwise.lineup import Entrant, keep_best
+from fieldwise.lineup import Entrant, again, keep_again, keep_best
 from fieldwise.pages import figure, write_page
 from fieldwise.predictions import Predictions
 from fieldwise.progress import Watch
@@ -62,13 +62,15 @@ def compare(
     workers: int = 1,
     watch: Watch | None = None,
     members: Sequence[str] = (),
+    refit: bool = True,
 ) -> dict[str, Any]:
     """Trains each entrant with each seed into out/NAME/seedN, writes the table, and returns it.
 
     Settings are those of recipes/MODEL.toml, or the defaults. Runs that are DONE are kept, killed ones go on. A model
     that fails is left out of the table; the error that names it comes after the others are trained. The `members` are
     blended, each seed's runs by themselves, and the blend has a line like any model. out/best is the one of the lowest
-    validation log loss, to predict with.
+    validation log loss, to predict with; with `refit` it is trained again with the test rows among the training rows,
+    where `prepare` has left a folder of these.
     """
     for name, number in (("--seeds", seeds), ("--jobs", workers), ("the number of models", len(entrants))):
         if number < 1:
@@ -87,6 +89,11 @@ def compare(
     if len(whole) > 1:
         kept[blending.NAME] = [_blended(whole, folders, out, seed) for seed in range(seeds)]
     result = write_comparison(kept, data, out, recipes) | {"best": keep_best(kept, folders, out)} if kept else {}
+    more = again(result["best"], jobs, data, out) if kept and refit else []
+    if more:
+        failed = run_all(more, workers, watch)
+        failures |= failed
+        result["best"] |= {} if failed else keep_again(more, out)
     if failures:
         rest = f"; the others are in {out / 'table.md'}" if kept else ""
         alike = {problem: [m for m, own in failures.items() if own == problem] for problem in failures.values()}

@@ -6,13 +6,15 @@ import importlib.util
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from fieldwise import blend
+from fieldwise.data.dataset import Dataset
 from fieldwise.data.rates import FOLDER
+from fieldwise.data.refit import FOLDER as REFIT
 from fieldwise.errors import ConfigError, unknown
 from fieldwise.files import whole_folder
 from fieldwise.jobs import Job
@@ -82,19 +84,61 @@ def _entrant(name: str, data: Path) -> Entrant:
 
 
 def keep_best(kept: Mapping[str, Sequence[Job]], folders: Sequence[Path], out: Path) -> dict[str, Any]:
-    """Leaves the model of the lowest validation log loss in out/best, all of its seeds as one; returns what it is."""
+    """Leaves the model of the lowest validation log loss in out/best, all of its seeds as one; returns what it is, and
+    the runs in `out` that it is made of."""
     losses = {name: fmean(_valid_loss(job.out) for job in jobs) for name, jobs in kept.items()}
     name = min(losses, key=lambda one: losses[one])
-    runs = [job.out for job in kept[name]]
+    runs = [run for job in kept[name] for run in _runs(job.out) or [job.out]]
+    best = _leave(runs, folders, out)
+    made_of = [str(run.relative_to(out)) for run in _runs(best) or runs]
+    return {"model": name, "valid_log_loss": losses[name], "bundle": str(best), "runs": made_of}
+
+
+def again(best: Mapping[str, Any], jobs: Sequence[Job], data: Path, out: Path) -> list[Job]:
+    """The runs of the best once more, on the folder with the test rows among the training rows; none where there is no
+    such folder."""
+    if not (data / REFIT / "data.json").exists():
+        return []
+    return [
+        replace(
+            job,
+            name=f"{job.name}, with the test rows",
+            data=data / REFIT / job.data.relative_to(data),
+            out=out / REFIT / job.out.relative_to(out),
+        )
+        for job in jobs
+        if str(job.out.relative_to(out)) in best["runs"]
+    ]
+
+
+def keep_again(jobs: Sequence[Job], out: Path) -> dict[str, Any]:
+    """Leaves the runs of `again` in out/best; returns how many rows they have learnt, and the validation log loss."""
+    folders = list(dict.fromkeys(job.data for job in jobs))
+    best = _leave([job.out for job in jobs], folders, out)
+    return {"refit_rows": Dataset.open(folders[0]).parts["train"].rows, "refit_valid_log_loss": _valid_loss(best)}
+
+
+def _leave(runs: Sequence[Path], folders: Sequence[Path], out: Path) -> Path:
+    """Leaves several runs as one blend, or a single one as it is."""
     best = out / BEST
     shutil.rmtree(best, ignore_errors=True)
-    if len(runs) > 1 or name == blend.NAME:
+    if len(runs) > 1:
         blend.blend(runs, best, folders)
     else:
         with whole_folder(best, "DONE") as work:
             shutil.copytree(runs[0], work, dirs_exist_ok=True)
-    return {"model": name, "valid_log_loss": losses[name], "bundle": str(best)}
+    return best
+
+
+def _runs(run: Path) -> list[Path]:
+    """The runs that a blend is made of, without those of weight 0; none of a run that is no blend."""
+    return [Path(member["run"]) for member in _report(run).get("members", ()) if member["weight"]]
 
 
 def _valid_loss(run: Path) -> float:
-    return float(json.loads((run / "report.json").read_text(encoding="utf-8"))["valid"]["log_loss"])
+    return float(_report(run)["valid"]["log_loss"])
+
+
+def _report(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run / "report.json").read_text(encoding="utf-8"))
+    return found

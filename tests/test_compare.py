@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from fieldwise import cli, compare, lineup
+from fieldwise.data.dataset import Dataset
 from fieldwise.data.prepare import Split, prepare
 from fieldwise.data.world import World
 from fieldwise.errors import ConfigError
@@ -282,6 +283,72 @@ def test_the_usual_models_read_rates_where_they_are_and_the_best_predicts(recipe
     page = (out / "index.html").read_text()
     assert "--models gbdt-rates,fm" in page
     assert "--blend gbdt-rates,fm" in page
+
+
+@pytest.fixture(scope="module")
+def data_to_refit(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("refit") / "clicks"
+    log = World("demo").log(2000).table
+    prepare({"train": lambda: iter([log])}, folder, "click", with_rates=True)
+    return folder
+
+
+def test_the_best_learns_the_test_rows_in_the_end(data_to_refit, recipes, tmp_path, capsys):
+    """What predicts is trained on the folder `refit`; the table stays that of the runs without a test row."""
+    chosen = ["compare", data_to_refit, "--models", "lr-rates,fm", "--blend", "all", "--seeds", 2, "--recipes", recipes]
+    assert run(*chosen, "--out", tmp_path / "plain", "--no-refit", "--json") == 0
+    plain_found = json.loads(capsys.readouterr().out)
+    assert not (tmp_path / "plain" / "refit").exists()
+    out = tmp_path / "out"
+    assert run(*chosen, "--out", out, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert plain(found["models"]) == plain(plain_found["models"])
+    rows = {name: Dataset.open(data_to_refit / name).parts["train"].rows for name in (".", "refit")}
+    assert found["best"]["refit_rows"] == rows["refit"] > rows["."]
+    report = json.loads((out / "best" / "report.json").read_text())
+    assert "test" not in report
+    assert found["best"]["refit_valid_log_loss"] == report["valid"]["log_loss"]
+    assert [member["run"] for member in report["members"]] == [
+        str(out / "refit" / run) for run in found["best"]["runs"]
+    ]
+    folders = {"lr": data_to_refit / "refit" / "rates", "fm": data_to_refit / "refit"}
+    assert [Path(member["data"]) for member in report["members"]] == [folders[m["model"]] for m in report["members"]]
+    assert len(Predictor.load(out / "best").predict(World("demo").log(5).table)) == 5
+    before = {path: path.stat().st_mtime_ns for path in (out / "refit").rglob("DONE")}
+    assert run(*chosen, "--out", out, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["best"] == found["best"]
+    assert before == {path: path.stat().st_mtime_ns for path in (out / "refit").rglob("DONE")}
+
+
+def test_members_that_weigh_nothing_are_not_trained_again(data_to_refit, tmp_path):
+    members = [
+        {"run": str(tmp_path / "fm" / "seed0"), "weight": 0.7},
+        {"run": str(tmp_path / "lr" / "seed0"), "weight": 0.0},
+    ]
+    (tmp_path / "best").mkdir()
+    (tmp_path / "best" / "report.json").write_text(json.dumps({"members": members}))
+    assert lineup._runs(tmp_path / "best") == [tmp_path / "fm" / "seed0"]
+    jobs = [lineup._entrant(name, data_to_refit).job(0, tmp_path, None, "") for name in ("fm", "lr-rates")]
+    more = lineup.again({"runs": ["lr-rates/seed0"]}, jobs, data_to_refit, tmp_path)
+    assert [(job.data, job.out) for job in more] == [
+        (data_to_refit / "refit" / "rates", tmp_path / "refit" / "lr-rates" / "seed0")
+    ]
+
+
+def test_a_run_that_fails_in_the_end_leaves_the_best_as_it_was(data_to_refit, recipes, tmp_path, capsys, monkeypatch):
+    whole = compare.run_all
+
+    def once(jobs, workers, watch):
+        return whole(jobs, workers, watch) if "refit" not in jobs[0].out.parts else {"lr": "the disk is full"}
+
+    monkeypatch.setattr(compare, "run_all", once)
+    out = tmp_path / "out"
+    chosen = ["compare", data_to_refit, "--models", "lr", "--seeds", 1, "--recipes", recipes]
+    assert run(*chosen, "--out", out) == 2
+    assert "lr failed: the disk is full" in capsys.readouterr().err
+    rows = World("demo").log(20).table
+    alone, best = (Predictor.load(folder).predict(rows) for folder in (out / "lr" / "seed0", out / "best"))
+    np.testing.assert_array_equal(alone, best)
 
 
 def test_one_run_is_the_best_by_itself(data, recipes, tmp_path, capsys):

@@ -198,6 +198,9 @@ def compare(
         str,
         typer.Option(help="Models to blend for a further line, such as gbdt,ipnn; all; none. All without --models."),
     ] = "",
+    refit: Annotated[
+        bool, typer.Option(help="Train the best again, with the test rows among its training rows, to predict with.")
+    ] = True,
     json: Json = False,
 ) -> None:
     """Train many models on one prepared folder; leaves a table, a page, and `best`, a bundle. Goes on after a kill.
@@ -214,7 +217,7 @@ def compare(
     for note in notes:
         err.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
     with ComparisonBar(json) as bar:
-        found = room.compare(entrants, data, folder, seeds, recipes, device, jobs, bar, members)
+        found = room.compare(entrants, data, folder, seeds, recipes, device, jobs, bar, members, refit)
     if json:
         print_json(found)
         return
@@ -226,6 +229,8 @@ def compare(
     say(f"table: {folder / 'table.md'}  page: {folder / 'index.html'}")
     best = found["best"]
     say(f"lowest validation log loss: {best['model']}, {best['valid_log_loss']:.5f}")
+    if "refit_rows" in best:
+        say(f"{best['bundle']} has learnt {best['refit_rows']:,} rows, the test part too, which measures it no more")
     say(f"next: fieldwise predict {best['bundle']} FILE -o predictions.csv")
 
 

@@ -26,6 +26,11 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+def threads() -> int:
+    """How many threads what runs here may use."""
+    return _THREADS.get()
+
+
 @contextmanager
 def using(threads: int) -> Iterator[None]:
     """Lets what runs inside of the block use so many threads."""

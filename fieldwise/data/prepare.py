@@ -28,6 +28,7 @@ from fieldwise.data.labels import read_labels, read_weights
 from fieldwise.data.leaks import find_leak
 from fieldwise.data.parallel import cores, using
 from fieldwise.data.propose import propose
+from fieldwise.data.refit import write_refit
 from fieldwise.data.restart import Inputs, stamp_of
 from fieldwise.data.schema import HistorySettings, Schema, check_names
 from fieldwise.data.split import Rows, Split
@@ -71,7 +72,8 @@ def prepare(
     ids stay, and its history goes on; the training rows only add ids behind the old ones. `recipe` is the name of how
     the raw files were read, for those that will read more of them. `threads` (0: all cores) change nothing but the
     time. With the `inputs` that the rows come from, a killed `prepare` goes on where it was. `with_rates` leaves a
-    second folder inside, of the same rows with the rates of their categories (rates.py), unless there is a history.
+    second folder inside, of the same rows with the rates of their categories (rates.py), and a third with the test
+    part among the training rows (refit.py), unless there is a history or the test rows are given apart.
     """
     schema = known.schema if known else schema
     split = split or Split()
@@ -127,8 +129,10 @@ def prepare(
             notes.append(leak.warning(held_out, held_out in sources, bool(history.keys) and not history.time))
         plain = not (known or history.keys or schema.gbdt_leaves or keep_negatives < 1)
         few = rows["train"] <= rates.MOST_ROWS
-        told = with_rates and plain and few
-        keys = rates.write_rates(encoder, stage, folder, rates.Counted(rows, positives), leak, progress) if told else 0
+        told, counted = with_rates and plain and few, rates.Counted(rows, positives)
+        keys = rates.write_rates(encoder, stage, folder, counted, leak, progress) if told else 0
+        joins = told and split.divides(sources) and "test" not in sources
+        again = joins and write_refit(schema, stage, folder, counted, leak, progress)
         write_facts(folder, encoder.names, encoder.layout, rows, positives, keep_negatives, digest)
         shutil.rmtree(stage)
     return {
@@ -141,6 +145,7 @@ def prepare(
         "proposals": [asdict(proposal) for proposal in proposals],
         "leak": asdict(leak) if leak else None,
         "rates": keys,
+        "refit": again,
         "notes": notes,
     }
 
