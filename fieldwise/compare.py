@@ -12,11 +12,10 @@ from typing import Any
 from fieldwise import blend as blending
 from fieldwise import plots, significance, tables
 from fieldwise.data.dataset import Dataset
-from fieldwise.data.rates import FOLDER
 from fieldwise.errors import ConfigError, TrainingError
 from fieldwise.files import whole_file
 from fieldwise.jobs import Job, run_all
-from fieldwise.lineup import Entrant, again, keep_again, keep_best
+from fieldwise.lineup import Entrant, again, keep_again, keep_best, model_of
 from fieldwise.pages import figure, write_page
 from fieldwise.predictions import Predictions
 from fieldwise.progress import Watch
@@ -169,7 +168,7 @@ def _tested(rows: Sequence[Mapping[str, Any]], kept: Mapping[str, Sequence[Job]]
 
 def _is_baseline(name: str) -> bool:
     """Whether the paper compares with this model; it may read rates."""
-    return name.removesuffix(f"-{FOLDER}") in BASELINES
+    return model_of(name) in BASELINES
 
 
 def _verdict(model: str, tested: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from fieldwise import blend
 from fieldwise.data.dataset import Dataset
-from fieldwise.data.rates import FOLDER
+from fieldwise.data.rates import FOLDER, FOLDS, ORDER
 from fieldwise.data.refit import FOLDER as REFIT
 from fieldwise.errors import ConfigError, unknown
 from fieldwise.files import whole_folder
@@ -56,7 +56,7 @@ class Entrant:
 def entrants(text: str, data: Path) -> tuple[list[Entrant], list[str]]:
     """The models of a comma-separated list, `all`, or the usual ones for an empty one; and a note on who is left out.
 
-    MODEL-rates reads the rates of categories that `prepare` left in a folder inside of the prepared one.
+    MODEL-rates and MODEL-order read the rates of categories that `prepare` left in folders inside of the prepared one.
     """
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip())) or _usual(data)
     found = [_entrant(name, data) for name in (registry() if names == [ALL] else names)]
@@ -68,19 +68,27 @@ def entrants(text: str, data: Path) -> tuple[list[Entrant], list[str]]:
 def _usual(data: Path) -> list[str]:
     """Trees, LR and FNN on rates, where there are any, and models of products on the ids."""
     told = f"-{FOLDER}" if (data / FOLDER / "data.json").exists() else ""
-    return [f"gbdt{told}", f"lr{told}", f"fnn{told}", "fm", "ipnn"]
+    ordered = [f"gbdt-{ORDER}"] if (data / ORDER / "data.json").exists() else []
+    return [f"gbdt{told}", *ordered, f"lr{told}", f"fnn{told}", "fm", "ipnn"]
+
+
+def model_of(name: str) -> str:
+    """The model of an entrant's name, whatever it reads."""
+    model, _, folder = name.rpartition("-")
+    return model if folder in FOLDS else name
 
 
 def _entrant(name: str, data: Path) -> Entrant:
-    model = name.removesuffix(f"-{FOLDER}")
+    model = model_of(name)
     if model not in registry():
         raise ConfigError(unknown("model", name, registry()))
     if model == name:
         return Entrant(name, model, data)
-    if not (data / FOLDER / "data.json").exists():
+    folder = data / name.removeprefix(f"{model}-")
+    if not (folder / "data.json").exists():
         way_out = "prepare leaves one without --history, for up to a million rows with categories"
-        raise ConfigError(f"'{name}' reads the folder {data / FOLDER}, which is not there; {way_out}")
-    return Entrant(name, model, data / FOLDER, TREES if model == "gbdt" else {})
+        raise ConfigError(f"'{name}' reads the folder {folder}, which is not there; {way_out}")
+    return Entrant(name, model, folder, TREES if model == "gbdt" else {})
 
 
 def keep_best(kept: Mapping[str, Sequence[Job]], folders: Sequence[Path], out: Path) -> dict[str, Any]:

@@ -265,7 +265,9 @@ def test_the_usual_models_read_rates_where_they_are_and_the_best_predicts(recipe
     prepare({"train": lambda: iter([log])}, data, "click", with_rates=True)
     found, _ = lineup.entrants("", data)
     assert [(entrant.name, entrant.data) for entrant in found] == [
-        *((f"{model}-rates", data / "rates") for model in ("gbdt", "lr", "fnn")),
+        ("gbdt-rates", data / "rates"),
+        ("gbdt-order", data / "order"),
+        *((f"{model}-rates", data / "rates") for model in ("lr", "fnn")),
         *((model, data) for model in ("fm", "ipnn")),
     ]
     chosen = ["--models", "gbdt-rates,fm", "--blend", "all", "--seeds", 2]

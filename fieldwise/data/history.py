@@ -7,7 +7,9 @@ rate. No row sees its own label:
   `delay` ago not yet, longer than `window` ago no more, or fading by `half_life`; all in the column's own units
   (seconds for dates); `row` is the order of the rows themselves;
 - without one, training rows are in `folds`, by row or by the columns of `group`, and a row sees the other folds;
-  every other row sees all training rows.
+  every other row sees all training rows. With 0 folds they are in a random order instead, and a row sees those before
+  it. That is less, but what the other folds have of a value lacks the row's own fold, and so gives away a little of its
+  label to a model that knows the value from other fields; what came before does not.
 
 The rate is (positives + strength * prior) / (count + strength), the prior being the overall rate, seen in the same way;
 its field is the bucket of logit(rate) - logit(prior), or, interpolated, its place between anchors. All bounds and
@@ -258,12 +260,19 @@ def _in_fold(keys: Keys, folds: NDArray[np.int64]) -> Keys:
 
 def folds_of(settings: HistorySettings, table: pa.Table, first_row: int) -> NDArray[np.int64]:
     """The fold of each row, by its number or by what it has in the group's columns."""
+    return (_drawn(settings, table, first_row) % np.uint64(settings.folds)).astype(np.int64)
+
+
+def shuffled(settings: HistorySettings, table: pa.Table, first_row: int) -> Floats:
+    """The moment of each row in a random order of the rows, or of the groups, whose rows then have the same one."""
+    return _drawn(settings, table, first_row) / 2.0**64
+
+
+def _drawn(settings: HistorySettings, table: pa.Table, first_row: int) -> NDArray[np.uint64]:
+    """A random number for each row, or for what it has in the group's columns."""
     if settings.group:
-        numbers = mixed(list(hashes_of(table, settings.group, {}).values()), settings.seed)
-    else:
-        rows = np.arange(first_row, first_row + len(table), dtype=np.uint64)
-        numbers = mixed([rows], settings.seed)
-    return (numbers % np.uint64(settings.folds)).astype(np.int64)
+        return mixed(list(hashes_of(table, settings.group, {}).values()), settings.seed)
+    return mixed([np.arange(first_row, first_row + len(table), dtype=np.uint64)], settings.seed)
 
 
 def mixed(parts: Sequence[NDArray[np.uint64]], seed: int) -> NDArray[np.uint64]:

@@ -1,4 +1,4 @@
-"""The same rows once more with rates of their categories and finer numbers, in a folder inside of the prepared one.
+"""The same rows once more with rates of their categories and finer numbers, in folders inside of the prepared one.
 
 Trees overfit on ids of many values, and do well on what the values' rates say. Networks of products have the ids
 themselves, and grow with the square of the fields: they stay with the plain folder.
@@ -20,7 +20,10 @@ from fieldwise.data.leaks import Leak
 from fieldwise.data.schema import AUTO, Field, HistorySettings, Schema
 from fieldwise.data.timeline import tell
 
-FOLDER = "rates"
+# The folders, and in how many folds each counts: rates of the other folds know more, those of a random order give away
+# nothing of a row's own label. Which of them trees do better on depends on the data.
+FOLDER, ORDER = "rates", "order"
+FOLDS = {FOLDER: 10, ORDER: 0}
 # Rows above which the ids of a value have enough rows of their own, and rates would cost much memory.
 MOST_ROWS = 1_000_000
 # So many categorical fields are crossed by twos, more are not.
@@ -40,14 +43,14 @@ class Counted:
     positives: dict[str, int]
 
 
-def usual_history(schema: Schema, group: tuple[str, ...] = ()) -> HistorySettings:
+def usual_history(schema: Schema, group: tuple[str, ...] = (), folds: int = FOLDS[FOLDER]) -> HistorySettings:
     """Rates of each category, and of each pair of them where they are few, out of fold; rows of a group in one fold."""
     plain = [field.name for field in schema.fields if field.kind == "categorical"]
     names = [name for name in plain if "*" not in name and name.partition(":")[0] != AUTO]
     pairs = itertools.combinations(names, 2) if len(names) <= MOST_CROSSED else ()
     keys = (*names, *("*".join(pair) for pair in pairs))
     return HistorySettings(
-        keys, strength=STRENGTH, parts=("rate",), interpolate=STEPS, group=group, most_keys=MOST_KEYS
+        keys, folds=folds, strength=STRENGTH, parts=("rate",), interpolate=STEPS, group=group, most_keys=MOST_KEYS
     )
 
 
@@ -59,25 +62,26 @@ def write_rates(
     leak: Leak | None,
     progress: Callable[[str, int], None],
 ) -> int:
-    """Writes the folder from staged rows, and returns how many keys have a rate; without a category there is none.
+    """Writes the folders from staged rows, and returns how many keys have a rate; without a category there are none.
 
     Where rows seem to come from one event, they are in one fold, so that no row sees what gives its label away.
     """
-    history = usual_history(encoder.schema, leak.alike_in if leak else ())
-    if not history.keys:
-        return 0
-    codes = _with_finer_numbers(encoder, stage / "train", progress)
+    group = leak.alike_in if leak else ()
+    keys = usual_history(encoder.schema, group).keys
+    codes = _with_finer_numbers(encoder, stage / "train", progress) if keys else []
     fields = tuple(code.field for code in codes)
-    inner = Encoder(replace(encoder.schema, fields=fields, history=history), codes, History(history))
     rows: Mapping[str, int] = counted.rows
-    tell(inner, stage, rows, progress)
-    own = folder / FOLDER
-    own.mkdir(exist_ok=True)
-    (own / "schema.toml").write_text(inner.schema.to_toml(), encoding="utf-8")
-    inner.save(own / "encoder")
-    digest = encode_parts(inner, stage, own, rows, progress, "rates.jsonl")
-    write_facts(own, inner.names, inner.layout, counted.rows, counted.positives, 1.0, digest)
-    return len(history.keys)
+    for name, folds in FOLDS.items() if keys else ():
+        history = usual_history(encoder.schema, group, folds)
+        inner = Encoder(replace(encoder.schema, fields=fields, history=history), codes, History(history))
+        tell(inner, stage, rows, progress)
+        own = folder / name
+        own.mkdir(exist_ok=True)
+        (own / "schema.toml").write_text(inner.schema.to_toml(), encoding="utf-8")
+        inner.save(own / "encoder")
+        digest = encode_parts(inner, stage, own, rows, progress, f"{name}.jsonl")
+        write_facts(own, inner.names, inner.layout, counted.rows, counted.positives, 1.0, digest)
+    return len(keys)
 
 
 def _with_finer_numbers(encoder: Encoder, staged: Path, progress: Callable[[str, int], None]) -> list[FieldCode]:

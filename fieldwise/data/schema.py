@@ -207,11 +207,13 @@ class HistorySettings:
             raise ConfigError("history takes a window or a half_life, found both")
         if self.time and self.group:
             raise ConfigError("history takes a time column or a group for its folds, found both")
-        if self.folds < 2 or not self.strength > 0 or self.most_keys < 1000:
+        if self.folds < 0 or self.folds == 1 or not self.strength > 0 or self.most_keys < 1000:
             found = f"{self.folds}, {self.strength}, {self.most_keys}"
             raise ConfigError(
-                f"history needs folds of 2 or more, strength above 0, most_keys of 1000 or more, found {found}"
+                f"history needs folds of 2 or more or 0, strength above 0, most_keys of 1000 or more, found {found}"
             )
+        if self.proposals and not self.folds:
+            raise ConfigError("history auto needs folds of 2 or more, found 0; name the keys")
 
     @property
     def named(self) -> tuple[str, ...]:

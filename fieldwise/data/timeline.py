@@ -1,7 +1,8 @@
 """Staged parts -> what the history tells of every row of theirs, and the state that the bundle takes along.
 
 What it tells of a part is left beside it as PART.past.npy. With a time column all rows are put in the order of time;
-training rows see training rows, held-out rows see all that came before them. The state is that after the training rows.
+training rows see training rows, held-out rows see all that came before them. Without folds the training rows are in a
+random order, and held-out rows see all of them. The state is that after the training rows.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from fieldwise.data.counts import Counts
 from fieldwise.data.encoder import Encoder
-from fieldwise.data.history import ROW_ORDER, History, fold_counts, folds_of, moments, out_of_fold
+from fieldwise.data.history import ROW_ORDER, History, fold_counts, folds_of, moments, out_of_fold, shuffled
 from fieldwise.data.parallel import in_order
 from fieldwise.data.staged import LABEL, ROW, read_staged, staged_files, staged_rows
 from fieldwise.errors import DataError
@@ -39,8 +40,10 @@ def tell(encoder: Encoder, stage: Path, rows: Mapping[str, int], progress: Calla
     teller = _Teller(encoder, encoder.history, stage, rows, progress)
     if encoder.history.settings.time:
         teller.in_time()
-    else:
+    elif encoder.history.settings.folds:
         teller.in_folds()
+    else:
+        teller.in_random_order()
 
 
 class _Teller:
@@ -74,17 +77,32 @@ class _Teller:
                 done += len(chunk)
                 self.progress("counting", done)
         for part in ["train", *self.others]:
-            files = staged_files(self.stage / part)
-            firsts = np.cumsum([0, *(staged_rows(file) for file in files)])
-            tell_one = partial(self._tell_file, part, files, firsts, inside)
-            for _ in in_order(tell_one, range(len(files))):
-                pass
+            self._tell_part(part, inside)
 
-    def _tell_file(self, part: str, files: list[Path], firsts: NDArray[np.int64], inside: Counts, number: int) -> None:
+    def in_random_order(self) -> None:
+        """Training rows see those before them in a random order, all others see all training rows."""
+        log = _Log(self.encoder, self.history, self.stage, {part: self.rows[part] for part in self.training})
+        self._replay(copy.deepcopy(self.history), log, self.training, ["train"])
+        for first in range(0, len(log.labels), STEP):
+            rows = slice(first, first + STEP)
+            self.history.counts.add(np.asarray(log.keys[rows]), log.labels[rows])
+        for part in self.others:
+            self._tell_part(part)
+
+    def _tell_part(self, part: str, inside: Counts | None = None) -> None:
+        files = staged_files(self.stage / part)
+        firsts = np.cumsum([0, *(staged_rows(file) for file in files)])
+        tell_one = partial(self._tell_file, part, files, firsts, inside)
+        for _ in in_order(tell_one, range(len(files))):
+            pass
+
+    def _tell_file(
+        self, part: str, files: list[Path], firsts: NDArray[np.int64], inside: Counts | None, number: int
+    ) -> None:
         """Writes the fields of one file's rows; the counts do not change any more."""
         first, last = int(firsts[number]), int(firsts[number + 1])
         chunk = read_staged(files[number])
-        if part == "train":
+        if part == "train" and inside is not None:
             folds = folds_of(self.history.settings, chunk, first)
             told = out_of_fold(self.history, self.encoder.keys(chunk), folds, inside)
         else:
@@ -139,7 +157,11 @@ class _Log:
             for keys, chunk in keyed_chunks(encoder, stage / part):
                 here = slice(first, first + len(chunk))
                 self.keys[here], self.labels[here] = keys, chunk[LABEL].to_numpy()
-                self.times[here] = row_moments(chunk, history.settings.time, part, first - self.places[part].start)
+                self.times[here] = (
+                    row_moments(chunk, history.settings.time, part, first - self.places[part].start)
+                    if history.settings.time
+                    else shuffled(history.settings, chunk, first)
+                )
                 first += len(chunk)
 
 

@@ -15,7 +15,7 @@ from fieldwise.config import load_config
 from fieldwise.data import formats
 from fieldwise.data.dataset import Dataset
 from fieldwise.data.encoder import Encoder
-from fieldwise.data.history import COUNT_EDGES, LIFT_EDGES, History, history_ids, moments, value_of
+from fieldwise.data.history import COUNT_EDGES, LIFT_EDGES, History, history_ids, moments, shuffled, value_of
 from fieldwise.data.prepare import Split, prepare
 from fieldwise.data.schema import FIRST, HISTORY_PARTS, MISSING, PAD, Field, HistorySettings, Schema, history_settings
 from fieldwise.errors import BundleError, ConfigError, DataError
@@ -26,6 +26,7 @@ KEYS = ("user", "user*item", "price")
 FIELDS = (Field("user"), Field("item"), Field("price", "numeric", max_buckets=4))
 TIMED = HistorySettings(KEYS, time="hour")
 FOLDED = HistorySettings(KEYS, folds=4)
+SHUFFLED = HistorySettings(KEYS, folds=0)
 
 
 def drawn(rows: int = 600, seed: int = 0) -> pa.Table:
@@ -226,11 +227,27 @@ def test_without_a_time_training_rows_see_the_other_folds(tmp_path: Path, group:
         assert (counts[:480] <= np.searchsorted(COUNT_EDGES, own[:480] - inside)).all()
 
 
+@pytest.mark.parametrize("group", [(), ("session",)])
+def test_without_folds_training_rows_see_those_before_them_in_a_random_order(tmp_path: Path, group: tuple[str, ...]):
+    table, settings = drawn(), replace(SHUFFLED, group=group)
+    dataset = prepared(table, tmp_path / "data", settings, BY_ROW)
+    order = shuffled(settings, table, 0)
+    training = np.arange(600) < 480
+    seen = training[None] & ((order[None] < order[:, None]) | ~training[:, None])
+    assert np.array_equal(in_order(dataset), twin(seen.astype(float), table))
+    assert abs(np.corrcoef(order, np.arange(600))[0, 1]) < 0.15
+    sessions = np.array(table["session"])
+    alike = len(np.unique(order)) == (len(np.unique(sessions)) if group else 600)
+    assert alike, "rows of a group have one moment, others their own"
+
+
 def history_counts(dataset: Dataset) -> np.ndarray:
     return in_order(dataset)[:, 0] - FIRST
 
 
-@pytest.mark.parametrize("settings", [TIMED, replace(TIMED, delay=2.0), FOLDED, replace(FOLDED, group=("session",))])
+@pytest.mark.parametrize(
+    "settings", [TIMED, replace(TIMED, delay=2.0), FOLDED, replace(FOLDED, group=("session",)), SHUFFLED]
+)
 def test_a_rows_own_label_changes_nothing_that_it_sees(tmp_path: Path, settings: HistorySettings):
     table = drawn(300)
     before = in_order(prepared(table, tmp_path / "data", settings, BY_ROW))
@@ -268,7 +285,7 @@ def test_the_predictor_sees_what_the_prepared_rows_see(tmp_path: Path):
     timed = (
         replace(TIMED, **one) for one in ({"delay": 2.0}, {"window": 50.0}, {"half_life": 9.0}, {"interpolate": 4})
     )
-    for number, settings in enumerate((FOLDED, replace(FOLDED, interpolate=4), *timed)):
+    for number, settings in enumerate((FOLDED, replace(FOLDED, interpolate=4), SHUFFLED, *timed)):
         folder = tmp_path / str(number)
         dataset = prepared(table, folder / "data", settings, BY_ROW)
         run = folder / "run"
@@ -397,6 +414,7 @@ def test_a_row_without_a_time_is_refused(tmp_path: Path):
         ("user", ["time=hour", "window=1", "half_life=1"], "a window or a half_life, found both"),
         ("user", ["time=hour", "group=item"], "a time column or a group"),
         ("user", ["folds=1"], "folds of 2 or more"),
+        ("auto", ["folds=0"], "auto needs folds of 2 or more, found 0"),
         ("user", ["fold=5"], "unknown history setting 'fold'"),
         ("user", ["folds=few"], "folds must be a number, found 'few'"),
         ("user", ["interpolate=100"], "history: interpolate takes 1 to 64 steps, or 0 for none, found 100"),
@@ -424,7 +442,7 @@ def test_settings_live_in_the_schema(tmp_path: Path):
     assert np.array_equal(in_order(Dataset.open(tmp_path / "one")), in_order(Dataset.open(tmp_path / "two")))
 
 
-@pytest.mark.parametrize("settings", [TIMED, FOLDED], ids=["time", "folds"])
+@pytest.mark.parametrize("settings", [TIMED, FOLDED, SHUFFLED], ids=["time", "folds", "no folds"])
 def test_history_and_leaves_go_on_with_a_new_day(tmp_path: Path, settings: HistorySettings):
     pytest.importorskip("xgboost")
     table = drawn(900)
@@ -445,6 +463,9 @@ def test_history_and_leaves_go_on_with_a_new_day(tmp_path: Path, settings: Histo
         users = [*table["user"].to_pylist()[:840]]
         counts = [users.count(user) for user in table["user"].to_pylist()[870:]]
         assert (past(second, "test")[:, 0] == FIRST + np.searchsorted(COUNT_EDGES, counts)).all()
+        # And its training rows see all of the first day.
+        before = [table["user"].to_pylist()[:600].count(user) for user in table["user"].to_pylist()[600:840]]
+        assert (past(second, "train")[:, 0] >= FIRST + np.searchsorted(COUNT_EDGES, before)).all()
     last = Encoder.load(tmp_path / "second" / "encoder", second.schema).transform(days[1])
     assert last.shape[1] == second.layout.columns
 
@@ -458,11 +479,11 @@ def test_damage_is_named(tmp_path: Path):
 
 def test_chunks_do_not_matter(tmp_path: Path):
     table = drawn()
-    for settings in (TIMED, FOLDED):
-        one = prepared(table, tmp_path / f"one{settings.time}", settings, BY_ROW)
+    for number, settings in enumerate((TIMED, FOLDED, SHUFFLED)):
+        one = prepared(table, tmp_path / f"one{number}", settings, BY_ROW)
         pieces = [table.slice(first, 70) for first in range(0, 600, 70)]
         schema = Schema("click", FIELDS, history=settings)
-        folder = tmp_path / f"many{settings.time}"
+        folder = tmp_path / f"many{number}"
         prepare({"train": lambda pieces=pieces: iter(pieces)}, folder, "click", schema, BY_ROW)
         assert np.array_equal(in_order(one), in_order(Dataset.open(folder)))
 

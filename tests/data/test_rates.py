@@ -45,14 +45,25 @@ def test_the_same_rows_with_more_fields(log: pa.Table, tmp_path: Path) -> None:
     np.testing.assert_array_equal(told.parts["train"].ids, other.parts["train"].ids)
 
 
-def test_no_training_row_sees_its_own_label(log: pa.Table, tmp_path: Path) -> None:
+def test_both_kinds_of_rates_tell_held_out_rows_the_same(log: pa.Table, tmp_path: Path) -> None:
+    prepared(log, tmp_path / "out")
+    folds, order = (Dataset.open(tmp_path / "out" / name) for name in ("rates", "order"))
+    assert (folds.names, folds.layout) == (order.names, order.layout)
+    for part in ("valid", "test"):
+        np.testing.assert_array_equal(folds.parts[part].ids, order.parts[part].ids)
+    assert (folds.parts["train"].ids[:, -12:] != order.parts["train"].ids[:, -12:]).any()
+    np.testing.assert_array_equal(folds.parts["train"].ids[:, :-12], order.parts["train"].ids[:, :-12])
+
+
+@pytest.mark.parametrize("name", ["rates", "order"])
+def test_no_training_row_sees_its_own_label(log: pa.Table, tmp_path: Path, name: str) -> None:
     """Another label of one row changes what other rows are told, never what it is told itself."""
     split = Split(by="row")
     row, clicks = 17, log["click"].to_pylist()
     clicks[row] = 1 - clicks[row]
     prepared(log, tmp_path / "one", split=split)
     prepared(log.set_column(0, "click", [clicks]), tmp_path / "other", split=split)
-    one, other = (Dataset.open(tmp_path / name / "rates").parts for name in ("one", "other"))
+    one, other = (Dataset.open(tmp_path / side / name).parts for side in ("one", "other"))
     np.testing.assert_array_equal(one["train"].ids[row], other["train"].ids[row])
     assert (one["train"].ids != other["train"].ids).any()
     assert (one["valid"].ids != other["valid"].ids).any()
@@ -112,4 +123,5 @@ def test_rows_of_one_event_are_in_one_fold(tmp_path: Path) -> None:
     )
     facts = prepared(table, tmp_path / "out")
     assert set(facts["leak"]["alike_in"]) == {"user", "place"}
-    assert set(Dataset.open(tmp_path / "out" / "rates").schema.history.group) == {"user", "place"}
+    for name in ("rates", "order"):
+        assert set(Dataset.open(tmp_path / "out" / name).schema.history.group) == {"user", "place"}
