@@ -186,7 +186,7 @@ def _print_prepared(facts: dict[str, Any], folder: Path, continued: Path | None)
         return
     say(f"fields: {kinds}\nschema: {folder / 'schema.toml'} (edit it and pass it with --schema)")
     if facts["rates"]:
-        say(f"rates: {folder / 'rates'} has the same rows with the rates of {facts['rates']} keys, for trees")
+        say(f"rates: {folder / 'rates'} and order: the same rows with the rates of {facts['rates']} keys, for trees")
     if facts["refit"]:
         say(f"refit: {folder / 'refit'} has the test rows among the training rows, for `compare`'s choice")
     say(f"next: fieldwise train {folder} --model pin --out runs/pin, or several models: fieldwise compare {folder}")

@@ -71,8 +71,8 @@ def prepare(
     are proposed. With a `known` encoder its schema and
     ids stay, and its history goes on; the training rows only add ids behind the old ones. `recipe` is the name of how
     the raw files were read, for those that will read more of them. `threads` (0: all cores) change nothing but the
-    time. With the `inputs` that the rows come from, a killed `prepare` goes on where it was. `with_rates` leaves a
-    second folder inside, of the same rows with the rates of their categories (rates.py), and a third with the test
+    time. With the `inputs` that the rows come from, a killed `prepare` goes on where it was. `with_rates` leaves
+    folders inside of the same rows with the rates of their categories (rates.py), and a further one with the test
     part among the training rows (refit.py), unless there is a history or the test rows are given apart.
     """
     schema = known.schema if known else schema
