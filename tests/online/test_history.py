@@ -25,6 +25,7 @@ KEYS = ("user", "user*item", "price")
 PROBES = [{"user": f"u{n % 7}", "item": f"i{n % 5}", "price": n / 10, "moment": 2000.0} for n in range(40)]
 SETTINGS = {
     "folds": HistorySettings(keys=KEYS),
+    "no folds": HistorySettings(keys=KEYS, folds=0),
     "time": HistorySettings(keys=KEYS, time="moment"),
     "delay": HistorySettings(keys=KEYS, time="moment", delay=25.0),
     "window": HistorySettings(keys=KEYS, time="moment", delay=5.0, window=300.0),
