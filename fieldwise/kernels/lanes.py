@@ -59,15 +59,6 @@ def _spread(builder: Any, number: Any) -> Any:
     return builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(WORD, LANES), [0] * LANES))
 
 
-def _pointer(typing: Any, array: Any) -> Any:
-    """pointer(array): where a contiguous array's numbers begin; whoever asks keeps the array alive."""
-
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return context.make_array(signature.args[0])(context, builder, args[0]).data
-
-    return types.CPointer(array.dtype)(array), code  # type: ignore[no-untyped-call, unused-ignore]
-
-
 def _place_and_mask(builder: Any, args: Any) -> tuple[Any, Any]:
     place = cgutils.gep_inbounds(builder, args[0], args[1])  # type: ignore[no-untyped-call, unused-ignore]
     most = ir.Constant(args[2].type, LANES)
@@ -216,7 +207,6 @@ for _symbol, _instruction in (
 ):
     _operator(_symbol, _instruction)
 
-pointer: Any = intrinsic(_pointer)
 copy_four: Any = intrinsic(_copy_four)
 load: Any = intrinsic(_load)
 store: Any = intrinsic(_store)

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fieldwise.kernels.lanes import LANES, copy_four, load, pointer, spread, store, total
+from fieldwise.instructions import pointer, prefetch
+from fieldwise.kernels.lanes import LANES, copy_four, load, spread, store, total
 from fieldwise.kernels.moves import ADAGRAD, decays, move_row, moved
-from fieldwise.kernels.prefetch import prefetch
 
 LINE = 16  # float32 numbers of a cache line
 AHEAD = 4  # rows whose marks are asked for in advance

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fieldwise.kernels.lanes import LANES, load, pointer, spread, total
-from fieldwise.kernels.prefetch import prefetch
+from fieldwise.instructions import pointer, prefetch
+from fieldwise.kernels.lanes import LANES, load, spread, total
 
 LINE = 16
 AHEAD = 2  # rows that are asked for in advance
