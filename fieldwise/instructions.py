@@ -21,20 +21,22 @@ def _pointer(typing: Any, array: Any) -> Any:
     return types.CPointer(array.dtype)(array), code  # type: ignore[no-untyped-call, unused-ignore]
 
 
-def _prefetch(typing: Any, pointer: Any, index: Any) -> Any:
-    """prefetch(pointer, index): the number at `index` will be read and written."""
+def _asking(to_write: int, keep: int) -> Any:
+    """prefetch(pointer, index): the number at `index` is asked for before it is needed."""
 
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = cgutils.gep_inbounds(builder, *args)  # type: ignore[no-untyped-call, unused-ignore]
-        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
-        name = "llvm.prefetch.p0"
-        ask = cgutils.get_or_insert_function(builder.module, kind, name)  # type: ignore[no-untyped-call, unused-ignore]
-        to_write, keep, data_cache = word(1), word(3), word(1)
-        builder.call(ask, [builder.bitcast(place, byte), to_write, keep, data_cache])
-        return context.get_dummy_value()
+    def prefetch(typing: Any, pointer: Any, index: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            place = cgutils.gep_inbounds(builder, *args)  # type: ignore[no-untyped-call, unused-ignore]
+            byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+            kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+            name = "llvm.prefetch.p0"
+            ask = cgutils.get_or_insert_function(builder.module, kind, name)  # type: ignore[no-untyped-call, unused-ignore]
+            builder.call(ask, [builder.bitcast(place, byte), word(to_write), word(keep), word(1)])
+            return context.get_dummy_value()
 
-    return types.void(pointer, types.intp), code
+        return types.void(pointer, types.intp), code
+
+    return prefetch
 
 
 def _matches(typing: Any, data: Any, index: Any, one: Any, other: Any) -> Any:
@@ -74,7 +76,9 @@ def _lowest(typing: Any, bits: Any) -> Any:
 
 
 pointer: Any = intrinsic(_pointer)
-prefetch: Any = intrinsic(_prefetch)
+# Into the first cache, to be written; into the second one, which has room for much that comes later.
+prefetch: Any = intrinsic(_asking(1, 3))
+prefetch_second: Any = intrinsic(_asking(0, 2))
 matches: Any = intrinsic(_matches)
 word: Any = intrinsic(_word)
 lowest: Any = intrinsic(_lowest)
