@@ -17,18 +17,15 @@ from numba import njit
 from fieldwise.instructions import pointer
 from fieldwise.kernels.lanes import (
     LANES,
-    even,
     load,
-    lower,
-    odd,
     spread,
     store,
     total,
-    upper,
+    turned,
     without_first,
     without_second,
     without_third,
-)
+)  # fmt: skip
 from fieldwise.kernels.moves import decays, move_row
 from fieldwise.kernels.shallow import ask, ask_row, loss_of, parted
 
@@ -163,10 +160,3 @@ def put(own: Any, at: Any, room: Any, one: Any, two: Any, three: Any, last: Any)
     store(own, at + room, LANES, two)
     store(own, at + 2 * room, LANES, three)
     store(own, at + 3 * room, LANES, last)
-
-
-@njit(cache=True, nogil=True, inline="always")
-def turned(one: Any, two: Any, three: Any, last: Any) -> Any:
-    """Four times four parts -> the first parts of all four, their second ones, and so on."""
-    low, high, low_too, high_too = lower(one, two), upper(one, two), lower(three, last), upper(three, last)
-    return even(low, low_too), odd(low, low_too), even(high, high_too), odd(high, high_too)

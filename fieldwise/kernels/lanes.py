@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped, unused-ignore]
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
 
@@ -222,3 +222,10 @@ root: Any = _of_llvm("sqrt", 1)
 smaller: Any = _of_llvm("minnum", 2)
 larger: Any = _of_llvm("maxnum", 2)
 with_sign: Any = _of_llvm("copysign", 2)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def turned(one: Any, two: Any, three: Any, last: Any) -> Any:
+    """Four times four parts -> the first parts of all four, their second ones, and so on."""
+    low, high, low_too, high_too = lower(one, two), upper(one, two), lower(three, last), upper(three, last)
+    return even(low, low_too), odd(low, low_too), even(high, high_too), odd(high, high_too)
