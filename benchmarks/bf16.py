@@ -1,6 +1,6 @@
 """What bf16 costs in accuracy on this machine: the same training in float32 and in bf16, seed by seed.
 
-    python benchmarks/bf16.py [--rows 60000] [--models fnn,ipnn,pin] [--seeds 3]
+    python benchmarks/bf16.py [--rows 100000] [--models fnn,ipnn,pin] [--seeds 3] [--lr 2e-3]
 
 Rows come from the simulated Criteo log, which has as many validation and test rows again. Prints, for test rows, the
 float32 mean, the mean of bf16 - float32 and the standard deviation of these differences, beside that of the seeds.
@@ -21,15 +21,16 @@ from fieldwise.data.prepare import prepare
 from fieldwise.data.world import World, write_log
 from fieldwise.train import train
 
-SETTINGS = ("model.dim=10", "model.hidden=[200, 200, 200]", "train.lr=5e-4", "train.epochs=3")
+SHAPE = ("model.dim=10", "model.hidden=[200, 200, 200]")
 METRICS = ("auc", "log_loss")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=60_000)
+    parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--models", default="fnn,ipnn,pin")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--lr", type=float, default=2e-3)
     asked = parser.parse_args()
     print("| model | AUC | bf16 - float32 | sd | sd of seeds | log loss | bf16 - float32 | sd | sd of seeds |")
     print("|---|---|---|---|---|---|---|---|---|")
@@ -41,18 +42,19 @@ def main() -> None:
             sources[part] = partial(formats.read, [work / f"{part}.parquet"])
         prepare(sources, work / "data", "click")
         for model in asked.models.split(","):
-            found = {precision: trained(work, model, precision, asked.seeds) for precision in ("float32", "bf16")}
+            settings = [f"model.name={model}", *SHAPE, f"train.lr={asked.lr}"]
+            found = {kind: trained(work, kind, settings, asked.seeds) for kind in ("float32", "bf16")}
             print(f"| {model} | {' | '.join(compared(*found.values()))} |", flush=True)
 
 
-def trained(work: Path, model: str, precision: str, seeds: int) -> np.ndarray:
+def trained(work: Path, precision: str, settings: list[str], seeds: int) -> np.ndarray:
     """AUC and log loss of test rows, (seeds, 2)."""
     rows = []
     for seed in range(seeds):
-        chosen = [f"model.name={model}", *SETTINGS, f"train.precision={precision}", f"seed={seed}"]
-        test = train(load_config(overrides=chosen), work / "data", work / f"{model}-{precision}-{seed}")["test"]
+        config = load_config(overrides=[*settings, f"train.precision={precision}", f"seed={seed}"])
+        test = train(config, work / "data", work / f"{config.model}-{precision}-{seed}")["test"]
         rows.append([test[metric] for metric in METRICS])
-        print(f"<!-- {model} {precision} seed {seed}: {rows[-1]} -->", flush=True)
+        print(f"<!-- {config.model} {precision} seed {seed}: {rows[-1]} -->", flush=True)
     return np.array(rows)
 
 
