@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo distributed test check format clean
+.PHONY: demo distributed interpreter test check format clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -28,15 +28,23 @@ demo: .venv/ready
 # One thread in each of as many processes as there are cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
-# The tests of sharded tables run where TorchRec can be had, and are skipped elsewhere.
-.PHONY: torchrec
-torchrec: .venv/ready
-	@$(MAKE) --no-print-directory distributed || echo "TorchRec cannot be installed here: tests of sharded tables are skipped"
+# Triton, whose interpreter runs the GPU's kernels on a CPU for their tests; in a folder that only these look into. Pinned
+# here, not in constraints.txt: a CUDA build of torch asks for a version of its own.
+.venv/interpreter: .venv/ready
+	$(BIN)/python -m pip install --quiet --no-deps --target .venv/interpreter triton==3.6.0
 
-test: torchrec
+interpreter: .venv/interpreter
+
+# Tests of sharded tables and of the GPU's kernels run where TorchRec and Triton can be had, and are skipped elsewhere.
+.PHONY: optional
+optional: .venv/ready
+	@$(MAKE) --no-print-directory distributed || echo "TorchRec cannot be installed here: tests of sharded tables are skipped"
+	@$(MAKE) --no-print-directory interpreter || echo "Triton cannot be installed here: tests of the GPU's kernels are skipped"
+
+test: optional
 	$(PYTEST)
 
-check: torchrec
+check: optional
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -37,7 +37,7 @@ LIMITS = {"float32": 1e-5, "bf16": 1e-2}
 SCORE_LIMITS = {"float32": 1e-5, "bf16": 2e-2}  # of whole networks: a DNN rounds once a layer
 AUC_LIMIT = 2e-4
 CHANCE_LIMIT = 1e-3  # a check that sees less than this of chance could not tell a bad precision from a good one
-SEEDS = 4
+SEEDS = 6
 
 
 class Rounded(MicroNetwork):
@@ -190,7 +190,7 @@ def trained_checks(name: str, setting: Setting) -> Iterator[Check]:
 class Epoch:
     """One epoch of a model on rows that can be learnt, from a fresh start for each seed, by one step (and graph)."""
 
-    def __init__(self, name: str, setting: Setting, rows: int = 2_000_000, held_out: int = 300_000) -> None:
+    def __init__(self, name: str, setting: Setting, rows: int = 5_000_000, held_out: int = 300_000) -> None:
         self.name, self.setting, self.layout = name, setting, layout_of(39_000)
         self.part, self.held_out = learnable(self.layout, rows, seed=1), learnable(self.layout, held_out, seed=2)
         # Where the rate falls to nothing, two runs that differ by rounding end near each other.

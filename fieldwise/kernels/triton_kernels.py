@@ -14,7 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fieldwise.kernels.triton_pairs import ROWS, fields_of, store_side, sum_sides, vectors_of
+from fieldwise.kernels.gpu import ROWS, padded
+from fieldwise.kernels.triton_pairs import fields_of, store_side, sum_sides, vectors_of
 
 WALKS = 4  # programs that share a pair's rows
 
@@ -67,8 +68,7 @@ def _gradients(
 
 
 def _sizes(v: Tensor) -> dict[str, int]:
-    wide = max(16, triton.next_power_of_2(v.shape[2]))
-    return {"D": v.shape[2], "ROWS": ROWS, "WIDE": wide}
+    return {"D": v.shape[2], "ROWS": ROWS, "WIDE": padded(v.shape[2])}
 
 
 @torch.library.custom_op("fieldwise::kernel_products", mutates_args=())

@@ -27,8 +27,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fieldwise.kernels.gpu import ROWS, padded
 from fieldwise.kernels.triton_last import last_norm, pulled
-from fieldwise.kernels.triton_pairs import ROWS, fields_of, store_side, sum_sides, summed, vectors_of
+from fieldwise.kernels.triton_pairs import fields_of, store_side, sum_sides, summed, vectors_of
 from fieldwise.nn.norms import EPSILON
 
 WALKS = 4  # programs that share a pair's rows, where no gradient is summed over them
@@ -205,8 +206,7 @@ def _sizes(v: Tensor, w1: Tensor, w2: Tensor, gain: Tensor) -> dict[str, Any]:
     """The sizes that the kernels are made for; v is (F, B, D)."""
     dim, (pairs, inputs, hidden), outputs = v.shape[2], w1.shape, w2.shape[2]
     sizes = {"D": dim, "K": inputs, "H": hidden, "O": outputs, "P": pairs}
-    wide = {"DW": (16, dim), "KW": (16, inputs + 1), "HW": (16, hidden + 1), "OP": (1, outputs)}
-    sizes |= {name: max(least, triton.next_power_of_2(size)) for name, (least, size) in wide.items()}
+    sizes |= {"DW": padded(dim), "KW": padded(inputs + 1), "HW": padded(hidden + 1), "OP": padded(outputs, 1)}
     # A tile of 16 outputs made Triton 3.6 address shared memory out of range on an H200.
     sizes["OW"] = max(32, 2 * sizes["OP"])
     return sizes | {"OWN": gain.shape[0] > 1, "EPS": EPSILON, "ROWS": ROWS}
@@ -243,7 +243,7 @@ def micro(
 
 def _opened(rows: int, w2: Tensor, gradients: bool) -> tuple[int, ...]:
     """The shape of e and f."""
-    return (len(w2), rows, 2, triton.next_power_of_2(w2.shape[2])) if gradients else (0,)
+    return (len(w2), rows, 2, padded(w2.shape[2], 1)) if gradients else (0,)
 
 
 @torch.library.custom_op("fieldwise::micro_backward", mutates_args=())

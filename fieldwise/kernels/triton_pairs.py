@@ -12,7 +12,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ROWS = 64  # of a tile
 TILE = 1024  # numbers of a program that sums
 
 

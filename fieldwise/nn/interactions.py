@@ -191,7 +191,7 @@ class KernelProduct(Pairwise):
         self.kernel = weights(start, mask)
 
     def forward(self, v: Tensor) -> Tensor:
-        if self.kind == "mat" and gpu.fuses(v) and isinstance(self.kernel, Plain):
+        if self.kind == "mat" and isinstance(self.kernel, Plain) and gpu.fuses(v, self._tile):
             from fieldwise.kernels.triton_kernels import kernel_products
 
             products: Tensor = kernel_products(by_field(v), gpu.computed(self.kernel()), self.first, self.second)
@@ -201,6 +201,11 @@ class KernelProduct(Pairwise):
             fast: Tensor = KernelProducts.apply(*narrowed(v, kernel))  # type: ignore[no-untyped-call]
             return fast
         return self.plain(v, kernel)
+
+    @property
+    def _tile(self) -> int:
+        wide = gpu.padded(self.kernel().shape[2])
+        return wide * (wide + gpu.ROWS)
 
     def plain(self, v: Tensor, kernel: Tensor) -> Tensor:
         """Pair by pair, what the faster way equals."""

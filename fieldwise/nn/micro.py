@@ -60,7 +60,7 @@ class MicroNetwork(Pairwise):
         self.width = self.pairs * widths[-1]
 
     def forward(self, v: Tensor) -> Tensor:
-        if self._fusible and gpu.fuses(v):
+        if self._fusible and gpu.fuses(v, self._tile):
             return self._by_kernels(v)
         if self._fusible and micro_steps.pays(v):
             norm = self.norms[0]
@@ -95,6 +95,12 @@ class MicroNetwork(Pairwise):
         norm = self.norms[0]
         known = isinstance(norm, PairNorm) and not norm.alone and isinstance(self.activation, nn.ReLU)
         return known and len(self.weights) == 2 and isinstance(self.weights[0], Plain)
+
+    @property
+    def _tile(self) -> int:
+        """What the GPU's kernels hold of a pair: its inputs by rows and units, its units by outputs."""
+        inputs, units = (gpu.padded(size + 1) for size in self.weights[0]().shape[1:])
+        return inputs * (units + gpu.ROWS) + units * gpu.padded(self.weights[1]().shape[2], 32)
 
     def _by_kernels(self, v: Tensor) -> Tensor:
         """The same by the GPU's kernels."""

@@ -3,8 +3,8 @@
 `--data DIR` with DIR/criteo, DIR/avazu, DIR/ipinyou or DIR/appstore, each as `fieldwise prepare` leaves it, takes those
 instead; appstore stands for the paper's Huawei. `medium` has 2,000,000 rows of each, which wants a GPU (`--device
 cuda`: minutes; table6 would take a core more than a day). iPinYou has more positives than its .07 %, or none would be
-held out; vectors have 10 numbers and DNNs a fifth of the paper's width. No dropout, an L2 of 1e-3 and a moving average
-over half an epoch were best on validation rows for nearly all models; learning rate and start: chosen.py.
+held out; vectors have 10 numbers and DNNs a fifth of the paper's width. No dropout and a moving average over half an
+epoch were best on validation rows for nearly all models; learning rate, start and L2: chosen.py.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def settings(model: str, data: str, size: str, dim: int = DIM, hidden: Sequence[
     """How a model is trained on a look-alike: the paper's shapes at a fifth of their width."""
     if model == "gbdt":
         return {"model.name": model}
-    found: Row = {"model.name": model, "train.epochs": EPOCHS[size], "train.average": 0.5, "train.l2": 1e-3}
-    found["train.lr"], found["train.init_scale"] = CHOSEN[data, model]
+    found: Row = {"model.name": model, "train.epochs": EPOCHS[size], "train.average": 0.5}
+    found["train.lr"], found["train.init_scale"], found["train.l2"] = CHOSEN[data, model]
     if model != "lr":
         found["model.dim"] = 4 if model == "ffm" else dim
     if model == "nifm":

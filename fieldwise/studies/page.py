@@ -54,7 +54,7 @@ def _figure(result: dict[str, Any], page: Path) -> str:
     """Copies the smaller of a study's two pictures beside the page; what the page calls it."""
     pictures = [path for path in (result["folder"] / f"figure.{end}" for end in ("svg", "png")) if path.exists()]
     smallest = min(pictures, key=lambda path: path.stat().st_size, default=None)
-    if smallest is None or smallest.stat().st_size >= LARGEST or not str(result["study"]).startswith("fig"):
+    if smallest is None or smallest.stat().st_size >= LARGEST:
         return ""
     name = f"figures/{result['study']}{smallest.suffix}"
     with whole_file(page.parent / name) as file:
