@@ -1,8 +1,8 @@
 """What bf16 costs in accuracy on this machine: the same training in float32 and in bf16, seed by seed.
 
-    python benchmarks/bf16.py [--rows 100000] [--models fnn,ipnn,pin] [--seeds 3] [--lr 2e-3]
+    python benchmarks/bf16.py [--rows 100000] [--models fnn,ipnn,pin] [--seeds 3] [--lr 2e-3] [--kind criteo]
 
-Rows come from the simulated Criteo log, which has as many validation and test rows again. Prints, for test rows, the
+Rows come from a simulated log, which has as many validation and test rows again. Prints, for test rows, the
 float32 mean, the mean of bf16 - float32 and the standard deviation of these differences, beside that of the seeds.
 """
 
@@ -31,12 +31,13 @@ def main() -> None:
     parser.add_argument("--models", default="fnn,ipnn,pin")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--kind", default="criteo")
     asked = parser.parse_args()
     print("| model | AUC | bf16 - float32 | sd | sd of seeds | log loss | bf16 - float32 | sd | sd of seeds |")
     print("|---|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        world, sources = World("criteo", 0), {}
+        world, sources = World(asked.kind, 0), {}
         for number, part in enumerate(("train", "valid", "test")):
             write_log(world, asked.rows, work / f"{part}.parquet", number)
             sources[part] = partial(formats.read, [work / f"{part}.parquet"])
