@@ -66,8 +66,8 @@ def gathered(block: Any, ends: Any, width: Any, column: Any, rows: Any, bounds: 
 
 @njit(cache=True, inline="always", nogil=True)
 def start_of(data: Any, first: Any, length: Any) -> Any:
-    """The first eight bytes of a text, with zeros behind a shorter one."""
-    return word(data, first) & (~np.uint64(0) >> np.uint64(8 * max(0, 8 - length)))
+    """The first eight bytes of a text, with zeros behind a shorter one; of an empty one, any byte."""
+    return word(data, first) & (~np.uint64(0) >> np.uint64(8 * min(7, max(0, 8 - length))))
 
 
 @njit(cache=True, inline="always", nogil=True)
@@ -204,7 +204,7 @@ def numbers(
         for f in range(fields):
             k = row * width + columns[f]
             first, length = end[k] + 1, end[k + 1] - end[k] - 1
-            value = whole_number(start_of(data, first, length), length) if length <= 8 else -1
+            value = whole_number(start_of(data, first, length), length) if 0 < length <= 8 else -1
             if length == 0:
                 found = np.int32(0)
             elif 0 <= value < SMALL:
