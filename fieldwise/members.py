@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fieldwise.data.cells import Cells
 from fieldwise.data.encoder import Encoder
 from fieldwise.data.schema import Field, Layout, Schema
 from fieldwise.errors import BundleError
@@ -58,7 +59,7 @@ class JoinedEncoder:
             np.maximum.at(sizes, places, layout.sizes)
         self.layout = Layout(tuple(sizes.tolist()), tuple(np.bincount(fields).tolist()))
 
-    def transform(self, table: pa.Table) -> NDArray[np.int32]:
+    def transform(self, table: pa.Table | Cells) -> NDArray[np.int32]:
         """Raw columns -> joined ids (n, C)."""
         return self.join([encoder.transform(table) for encoder in self.encoders])
 

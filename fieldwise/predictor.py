@@ -13,12 +13,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fieldwise import bundle, metrics
+from fieldwise.data.cells import Cells
 from fieldwise.data.dataset import Dataset, Part
 from fieldwise.data.encoder import Encoder, as_number
 from fieldwise.data.following import follow
 from fieldwise.data.formats import as_table
+from fieldwise.data.parallel import in_order
 from fieldwise.data.prepare import read_labels, read_weights
 from fieldwise.data.recipes import find
+from fieldwise.data.recipes.reading import cells_of
 from fieldwise.data.schema import Schema
 from fieldwise.data.texts import texts_of
 from fieldwise.errors import BundleError, DataError
@@ -72,19 +75,26 @@ class Predictor:
                     expected = ", ".join(self.schema.names)
                     raise DataError(f"a row needs at least one field of {expected}; found {found} (row {number + 1})")
             rows = {name: [row.get(name) for row in rows] for name in columns}
-        table = as_table(rows)
-        return self.probabilities(self.encoder.transform(recipe.with_derived(table) if recipe else table))
+        return self.probabilities(self._ids(as_table(rows)))
 
     def probabilities(self, ids: NDArray[np.int32]) -> NDArray[np.float64]:
         """Encoded rows (n, C) -> calibrated probabilities (n,)."""
         return self.calibration.probabilities(score(self.model, ids))
 
-    def annotate(self, chunks: Iterator[pa.Table], keep: bool = False) -> Iterator[pa.Table]:
-        """Chunks of raw rows -> chunks with a `probability` column, the raw columns before it if they are kept."""
+    def annotate(self, chunks: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        """Chunks of raw rows -> the same with a `probability` column behind the others."""
         for chunk in chunks:
-            probability = pa.array(self.predict(chunk))
             kept = chunk.drop_columns(["probability"] if "probability" in chunk.column_names else [])
-            yield (kept.append_column("probability", probability) if keep else pa.table({"probability": probability}))
+            yield kept.append_column("probability", pa.array(self.predict(chunk)))
+
+    def predict_file(self, path: Path) -> Iterator[pa.Table]:
+        """The rows of a file -> chunks of one column, `probability`."""
+        chunks = cells_of(self.schema, path)
+        for ids in in_order(self._ids, chunks):
+            yield pa.table({"probability": pa.array(self.probabilities(ids))})
+
+    def _ids(self, rows: pa.Table | Cells) -> NDArray[np.int32]:
+        return self.encoder.transform(find(self.schema.recipe).with_derived(rows) if self.schema.recipe else rows)
 
     def evaluate(self, chunks: Iterator[pa.Table], by: str = "") -> dict[str, Any]:
         """All metrics on raw rows that have the label column (and the weight column, where the schema has one).

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldwise.errors import ConfigError
+from fieldwise.memory import keep_freed_memory
 
 if TYPE_CHECKING:
     import torch
@@ -70,6 +71,9 @@ def score(
         return scores(model, ids, precision)  # type: ignore[arg-type]
     # An array, or what gives one for a slice of rows, as the ids of a blend do.
     ids = cast("NDArray[np.int32]", ids)
+    if len(ids) > rows and not on_gpu:
+        # The arrays of one batch serve the next: PIN and NIFM, with much to write, are up to twice as fast.
+        keep_freed_memory()
     if precision == "float32":
         return in_batches(model.logits, ids, rows)
     import torch

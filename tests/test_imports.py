@@ -9,7 +9,7 @@ import fieldwise
 
 PACKAGE = Path(fieldwise.__file__).parent
 FLOORS = [
-    {"errors", "toml", "files", "memory", "progress"},
+    {"errors", "toml", "files", "memory", "progress", "instructions"},
     {"predictions"},
     {"config", "options"},
     {"data"},

@@ -94,9 +94,9 @@ def predict(
     predictor = Predictor.load(source, device)
     if file.exists() and file.samefile(rows):
         raise ConfigError(f"the output would replace the input; choose another -o ({file})")
-    chunks = rows_of(predictor.schema, rows, None if keep else predictor.schema.columns)
+    found = predictor.annotate(rows_of(predictor.schema, rows)) if keep else predictor.predict_file(rows)
     with using(cores()), counting("predicting", json) as progress:
-        count = formats.write(file, predictor.annotate(chunks, keep), progress)
+        count = formats.write(file, found, progress)
     if json:
         print_json({"file": str(file), "rows": count})
     else:

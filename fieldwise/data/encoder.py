@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,8 @@ from numpy.typing import NDArray
 from pyarrow import parquet
 
 from fieldwise.data.buckets import fine_ids, spread
+from fieldwise.data.cell_codes import CellCodes
+from fieldwise.data.cells import Cells
 from fieldwise.data.formats import is_list, text_of
 from fieldwise.data.history import History
 from fieldwise.data.leaves import Leaves
@@ -28,6 +31,8 @@ from fieldwise.data.schema import FIRST, MISSING, OTHER, PAD, Field, Layout, Sch
 from fieldwise.data.texts import hash_of, texts_of
 from fieldwise.errors import BundleError, DataError
 
+# What threads share is made once.
+MAKING = threading.Lock()
 # How programs write that a number is missing.
 NO_NUMBER = frozenset(("?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "\\N"))
 
@@ -127,6 +132,7 @@ class Encoder:
         self, schema: Schema, codes: list[FieldCode], history: History | None = None, leaves: Leaves | None = None
     ) -> None:
         self.schema, self.codes, self.history, self.leaves = schema, codes, history, leaves
+        self._quick: CellCodes | None = None
 
     @property
     def layout(self) -> Layout:
@@ -149,19 +155,16 @@ class Encoder:
         """The names of all fields, those of the schema first."""
         return [*self.schema.names, *(name for part in (self.history, self.leaves) if part for name in part.names)]
 
-    def transform(self, table: pa.Table, past: NDArray[np.int32] | None = None) -> NDArray[np.int32]:
+    def transform(self, table: pa.Table | Cells, past: NDArray[np.int32] | None = None) -> NDArray[np.int32]:
         """Raw columns -> ids (n, C). The only way a raw value becomes an id, for a file or for one row.
 
         `past` is what the history has told of rows that have a place in it; others come after all of it.
         """
-        columns = []
-        for code in self.codes:
-            name = code.field.name
+        for name in self.schema.names:
             if name not in table.column_names:
                 known = ", ".join(table.column_names)
                 raise DataError(f"column '{name}' is missing; the table has: {known}")
-            ids = _encode(code, table[name])
-            columns.append(ids if ids.ndim == 2 else ids[:, None])
+        columns = [self._cell_codes().ids(table)] if isinstance(table, Cells) else self._by_columns(table)
         if self.history is not None:
             told = self.history.seen(table, self.buckets(table)) if past is None else past
             columns.append(self.history.ids(told))
@@ -169,6 +172,15 @@ class Encoder:
         if self.leaves is not None:
             ids = np.hstack([ids, self.leaves.transform(ids)])
         return np.ascontiguousarray(ids)
+
+    def _by_columns(self, table: pa.Table) -> list[NDArray[np.int32]]:
+        return [_encode(code, table[code.field.name]).reshape(len(table), code.width) for code in self.codes]
+
+    def _cell_codes(self) -> CellCodes:
+        with MAKING:
+            if self._quick is None:
+                self._quick = CellCodes(self.codes, _encode)
+        return self._quick
 
     @property
     def trees(self) -> str:
@@ -296,6 +308,9 @@ def _encode(code: FieldCode, column: pa.ChunkedArray) -> NDArray[np.int32]:
     if code.field.kind == "numeric" and _is_number(column.type):
         values = pc.cast(column.combine_chunks(), pa.float64(), safe=False)
         return code._numbers(np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.float64))
+    if pa.types.is_string(column.type) and len(column) >= MANY:
+        column = column.combine_chunks().dictionary_encode()
+        column = column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
     if pa.types.is_dictionary(column.type) and pa.types.is_string(column.type.value_type) and column.num_chunks == 1:
         return _encode_words(code, column.chunk(0))
     texts, places = texts_of(column)

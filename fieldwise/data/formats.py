@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fieldwise.data import delimited, sparse, streams
+from fieldwise.data import delimited, reading, sparse, streams
 from fieldwise.data.bad_rows import BadRows
+from fieldwise.data.cells import Cells
 from fieldwise.data.delimited import Text
 from fieldwise.data.delimited import quoted as quoted
 from fieldwise.errors import DataError
@@ -53,6 +54,17 @@ def read(
         yield from chunks
 
 
+def read_cells(path: Path, columns: Sequence[str], numbers: Collection[str]) -> Iterator[pa.Table | Cells]:
+    """What `read` gives for one file, for whoever looks at its cells alone: those of plain text stay where they are."""
+    kind = format_of(path)
+    if kind not in DELIMITERS or not path.is_file() or not reading.is_plain(path):
+        return read([path], columns, numbers)
+    names = column_names(path, kind)
+    _check_there(path, kind, names, columns)
+    lines = reading.Lines(names, columns, DELIMITERS[kind], streams.LONGEST_LINE)
+    return reading.plain_cells(path, lines, header=kind != "txt")
+
+
 def read_each(
     paths: Sequence[Path], columns: Sequence[str] | None, numbers: Collection[str] | None, bad: BadRows, kind: str = ""
 ) -> Iterator[tuple[Path, Iterator[pa.Table]]]:
@@ -60,14 +72,19 @@ def read_each(
     if numbers is None:
         numbers = number_fields(paths, kind, bad)
     names = column_names(paths[0], kind, bad)
-    missing = [name for name in columns or () if name not in names]
-    if missing and (kind or format_of(paths[0])) != "libffm":
-        raise DataError(f"column '{missing[0]}' is missing; the file has: {', '.join(names)} ({paths[0]})")
+    _check_there(paths[0], kind or format_of(paths[0]), names, columns or ())
     for path in paths[1:]:
         check_alike(names, paths[0], column_names(path, kind, bad), path)
     for path in paths:
         bad.start(path)
         yield path, _read_one(path, kind or format_of(path), list(columns or names), numbers, bad)
+
+
+def _check_there(path: Path, kind: str, names: Sequence[str], columns: Sequence[str]) -> None:
+    """Refuses a file that lacks a column."""
+    missing = [name for name in columns if name not in names]
+    if missing and kind != "libffm":
+        raise DataError(f"column '{missing[0]}' is missing; the file has: {', '.join(names)} ({path})")
 
 
 def check_alike(names: Sequence[str], path: Path, others: Sequence[str], other: Path) -> None:

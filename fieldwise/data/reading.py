@@ -6,18 +6,24 @@ same rows and the same complaints.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import csv
 
+from fieldwise.data.cells import Cells, cells_of
 from fieldwise.data.parallel import in_order
 from fieldwise.errors import DataError
 
+Parsed = TypeVar("Parsed", bound=Sized)
+
 BLOCK = 16 << 20
+# Bytes that are not worth compiled loops.
+FEW = 64 << 10
 # What a processor's cache holds while it is looked at more than once.
 LOOK = 128 << 10
 LINE_END = ord("\n")
@@ -55,9 +61,20 @@ def _has_empty_line(block: bytes) -> bool:
 
 def plain_rows(path: Path, lines: Lines, header: bool) -> Iterator[pa.Table]:
     """Tables of the wanted columns of a plain file, in order; an empty cell is missing."""
+    return _in_blocks(path, lines, header, _parsed)
+
+
+def plain_cells(path: Path, lines: Lines, header: bool) -> Iterator[pa.Table | Cells]:
+    """The same, but cells stay where they are in blocks that have no fault."""
+    return _in_blocks(path, lines, header, _cells)
+
+
+def _in_blocks(
+    path: Path, lines: Lines, header: bool, parse: Callable[[bytes, Lines], Parsed | _Fault]
+) -> Iterator[Parsed]:
     passed = 0
     blocks = _blocks(path, header, lines.longest)
-    for found in in_order(lambda block: _parsed(block, lines), blocks):
+    for found in in_order(lambda block: parse(block, lines), blocks):
         if isinstance(found, _Fault):
             raise DataError(f"{found.reason} ({path}, line {passed + found.line + header})")
         passed += len(found)
@@ -90,6 +107,12 @@ def _blocks(path: Path, header: bool, longest: int) -> Iterator[bytes]:
                 break
         if rest:
             yield rest
+
+
+def _cells(block: bytes, lines: Lines) -> pa.Table | Cells | _Fault:
+    worth = FEW <= len(block) <= lines.longest
+    cells = cells_of(block, lines.names, lines.columns, lines.delimiter) if worth else None
+    return _parsed(block, lines) if cells is None else cells
 
 
 def _parsed(block: bytes, lines: Lines) -> pa.Table | _Fault:

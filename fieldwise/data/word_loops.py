@@ -37,9 +37,10 @@ def same(data: Any, first: Any, last: Any, other: Any, other_first: Any, other_l
 def is_odd(data: Any, first: Any, last: Any) -> Any:
     """Whether a text may be another spelling of a value: it ends in .0, or has the length and start of True, False."""
     length = last - first
-    if length > 2 and data[last - 1] == 48 and data[last - 2] == 46:
-        return True
-    return (length == 4 and data[first] == 84) or (length == 5 and data[first] == 70)
+    if length < 3:
+        return False
+    point = (data[last - 1] == 48) & (data[last - 2] == 46)
+    return point | ((length == 4) & (data[first] == 84)) | ((length == 5) & (data[first] == 70))
 
 
 @njit(cache=True, nogil=True)

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fieldwise.kernels.lanes import LANES, larger, load, pointer, spread, store, total, where_zero
+from fieldwise.instructions import pointer
+from fieldwise.kernels.lanes import LANES, larger, load, spread, store, total, where_zero
 
 
 @njit(cache=True, nogil=True, inline="always")

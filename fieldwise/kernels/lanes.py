@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped, unused-ignore]
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
 
@@ -57,15 +57,6 @@ def _spread(builder: Any, number: Any) -> Any:
     vector = ir.VectorType(number.type, LANES)
     first = builder.insert_element(ir.Constant(vector, ir.Undefined), number, WORD(0))
     return builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(WORD, LANES), [0] * LANES))
-
-
-def _pointer(typing: Any, array: Any) -> Any:
-    """pointer(array): where a contiguous array's numbers begin; whoever asks keeps the array alive."""
-
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return context.make_array(signature.args[0])(context, builder, args[0]).data
-
-    return types.CPointer(array.dtype)(array), code  # type: ignore[no-untyped-call, unused-ignore]
 
 
 def _place_and_mask(builder: Any, args: Any) -> tuple[Any, Any]:
@@ -133,18 +124,17 @@ def _rounded(builder: Any, lanes: Any) -> Any:
     return builder.trunc(builder.lshr(near, sixteen), ir.VectorType(ir.IntType(16), LANES))
 
 
-def _copy_four(typing: Any, source: Any, index: Any, target: Any, place: Any) -> Any:
-    """copy_four(source, index, target, place): four numbers from one pointer's index ... to another's place ..."""
+def _blocks(*chosen: int) -> Any:
+    """blocks(one, two): four blocks of four lanes each, chosen of the four of one and, from 4 on, the four of two."""
+    places = [4 * block + lane for block in chosen for lane in range(4)]
 
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        four = ir.VectorType(context.get_value_type(source.dtype), 4).as_pointer()
-        places = [cgutils.gep_inbounds(builder, *pair) for pair in (args[:2], args[2:])]  # type: ignore[no-untyped-call, unused-ignore]
-        start, end = (builder.bitcast(place, four) for place in places)
-        align = source.dtype.bitwidth // 8
-        builder.store(builder.load(start, align=align), end, align=align)
-        return context.get_dummy_value()
+    def typed(typing: Any, one: Any, two: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.shuffle_vector(*args, ir.Constant(ir.VectorType(WORD, LANES), places))
 
-    return types.void(source, types.intp, target, types.intp), code
+        return one(one, two), code
+
+    return intrinsic(typed)
 
 
 def _spread_out(typing: Any, number: Any) -> Any:
@@ -216,8 +206,13 @@ for _symbol, _instruction in (
 ):
     _operator(_symbol, _instruction)
 
-pointer: Any = intrinsic(_pointer)
-copy_four: Any = intrinsic(_copy_four)
+lower: Any = _blocks(0, 1, 4, 5)
+upper: Any = _blocks(2, 3, 6, 7)
+even: Any = _blocks(0, 2, 4, 6)
+odd: Any = _blocks(1, 3, 5, 7)
+without_first: Any = _blocks(1, 2, 3, 3)
+without_second: Any = _blocks(0, 2, 3, 3)
+without_third: Any = _blocks(0, 1, 3, 3)
 load: Any = intrinsic(_load)
 store: Any = intrinsic(_store)
 spread: Any = intrinsic(_spread_out)
@@ -227,3 +222,10 @@ root: Any = _of_llvm("sqrt", 1)
 smaller: Any = _of_llvm("minnum", 2)
 larger: Any = _of_llvm("maxnum", 2)
 with_sign: Any = _of_llvm("copysign", 2)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def turned(one: Any, two: Any, three: Any, last: Any) -> Any:
+    """Four times four parts -> the first parts of all four, their second ones, and so on."""
+    low, high, low_too, high_too = lower(one, two), upper(one, two), lower(three, last), upper(three, last)
+    return even(low, low_too), odd(low, low_too), even(high, high_too), odd(high, high_too)

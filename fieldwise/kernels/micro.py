@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fieldwise.kernels.lanes import LANES, larger, load, pointer, spread, store, total, where_zero
+from fieldwise.instructions import pointer
+from fieldwise.kernels.lanes import LANES, larger, load, spread, store, total, where_zero
 from fieldwise.kernels.pair_norm import GROUP, ROWS, empty, moments
 
 BLOCK = 64  # rows whose vectors, of all fields, stay in the cache

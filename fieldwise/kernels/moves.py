@@ -67,12 +67,24 @@ def move_row(
     kind: Any, to: Any, wide: Any, at: Any, kept: Any, along: Any, start: Any, times: Any, less: Any, minus: Any,
     shrink: Any, table: Any, numbers: Any,
 ) -> None:  # fmt: skip
-    """One step of the row at `at` along times along[start ...] + (shrink - minus less) w, sixteen after sixteen.
+    """One step of the row at `at` along times along[start ...] + (shrink - minus less) w, sixteen after sixteen."""
+    # Two loops: where all sixteen are known to be meant, the processor need not be told which.
+    if wide >= LANES:
+        move_lanes(kind, to, wide, LANES, at, kept, along, start, times, less, minus, shrink, table, numbers)
+    else:
+        move_lanes(kind, to, wide, wide, at, kept, along, start, times, less, minus, shrink, table, numbers)
 
-    The last sixteen reach back into those before them, so that all lie within the row: memory beyond it is slow to
-    come. So what they need is read before those are written.
+
+@njit(cache=True, nogil=True, inline="always", error_model="numpy")
+def move_lanes(
+    kind: Any, to: Any, wide: Any, count: Any, at: Any, kept: Any, along: Any, start: Any, times: Any, less: Any,
+    minus: Any, shrink: Any, table: Any, numbers: Any,
+) -> None:  # fmt: skip
+    """`move_row`, `count` numbers at a time.
+
+    The last ones reach back into those before them, so that all lie within the row: memory beyond it is slow to come.
+    So what they need is read before those are written.
     """
-    count = min(wide, LANES)
     last, here, more = wide - count, 0, True
     w, one, two = chunk(kind, table, at, wide, count)
     while more:

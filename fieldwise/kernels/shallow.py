@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fieldwise.kernels.lanes import LANES, copy_four, load, pointer, spread, store, total
+from fieldwise.instructions import pointer, prefetch, prefetch_second
+from fieldwise.kernels.lanes import LANES, load, spread, store, total
 from fieldwise.kernels.moves import ADAGRAD, decays, move_row, moved
-from fieldwise.kernels.prefetch import prefetch
 
 LINE = 16  # float32 numbers of a cache line
 AHEAD = 4  # rows whose marks are asked for in advance
@@ -83,7 +83,16 @@ def parted(slots: Any, order: Any, singles: Any) -> None:
 def ask(table: Any, at: Any, numbers: Any) -> None:
     """Asks for the numbers at `at`, before they are needed: rows lie far apart."""
     for d in range(0, numbers, LINE):
-        prefetch(table, at + d)
+        prefetch_second(table, at + d)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def ask_row(b: Any, ids: Any, offsets: Any, order: Any, singles: Any, flat: Any, stride: Any, wide: Any) -> None:
+    """Asks for what row b of the batch needs of the table: all weights, and the states of those that move at once."""
+    for f in range(ids.shape[1]):
+        ask(flat, (offsets[f] + ids[b, f]) * stride, wide)
+    for k in range(singles[b]):
+        ask(flat, (offsets[order[b, k]] + ids[b, order[b, k]]) * stride + wide, stride - wide)
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -165,8 +174,7 @@ def fm_rows(
     parted(slots, order, singles)
     for b in range(low, high):
         if b + 1 < high:
-            for f in range(fields):
-                ask(flat, (offsets[f] + ids[b + 1, f]) * stride, wide)
+            ask_row(b + 1, ids, offsets, order, singles, flat, stride, wide)
         for f in range(fields):
             at[f] = (offsets[f] + ids[b, f]) * stride
         logit = to(bias)
@@ -185,8 +193,6 @@ def fm_rows(
         loss, slope, g_ = loss + part, slope + g, to(g)
         for k in range(singles[b]):
             f = order[b, k]
-            if k + AHEAD < singles[b]:
-                ask(flat, at[order[b, k + AHEAD]] + wide, stride - wide)
             row = offsets[f] + ids[b, f]
             kept = decays(kind, to, ticks, (row + 1) * step - 1, numbers, decay, known)
             move_row(kind, to, wide, at[f], kept, s, 0, g_, is_vector, g_, shrink, flat, numbers)
@@ -203,70 +209,14 @@ def fm_rows(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def ffm_rows(
-    dim: Any, linear: Any, kind: Any, ids: Any, offsets: Any, slots: Any, labels: Any, shares: Any, low: Any, high: Any,
-    bias: Any, scale: Any, l2: Any, table: Any, clock: Any, numbers: Any, powers: Any, sums: Any, scratch: Any,
-) -> Any:  # fmt: skip
-    """Rows low..high of FFM: logit = bias + sum w_i + scale sum_{i<j} <v_i for j, v_j for i>.
-
-    dlogit/dv_i's part for j = scale v_j's part for i: `other` (F, ...) holds these parts, in the order of v_i's, so
-    that the sum over pairs is half that of v_i * other_i. Behind them is 1 / scale for the linear weight. A slot
-    gathers sum g scale other_i in `sums`, and behind them how often it occurs.
-    """
-    wide, fields, stride, to = dim + linear, ids.shape[1], table.shape[1], table.dtype.type
-    width, size, room = sums.shape[1] * sums.shape[2], sums.shape[2], (wide + LANES - 1) // LANES * LANES
-    length = dim // (fields - 1)
-    fours = length // 4 * 4
-    loss, slope, shrink = 0.0, 0.0, to(l2)
-    at, own = np.zeros(fields, np.int64), scratch[: (fields + 1) * room].reshape(fields + 1, room)
-    own[:] = 0
-    own[:fields, dim:wide] = 1 / scale
-    other, nothing = pointer(own), pointer(own[fields])
-    gathered, decay, known = pointer(sums), pointer(powers), len(powers)
-    flat, ticks, step = pointer(table), pointer(clock), clock.shape[1]
-    order, singles = np.empty(slots.shape, np.int16), np.empty(len(slots), np.int64)
-    parted(slots, order, singles)
-    for b in range(low, high):
-        if b + 1 < high:
-            for f in range(fields):
-                ask(flat, (offsets[f] + ids[b + 1, f]) * stride, wide)
-        logit, products = to(bias), spread(to(0))
-        for f in range(fields):
-            at[f] = (offsets[f] + ids[b, f]) * stride
-            if linear:
-                logit += flat[at[f] + dim]
-        for i in range(fields):
-            # v_i's parts for the fields before it, which hold it as number i - 1, then for those behind, as number i.
-            for j in range(fields - 1):
-                source = at[i] + j * length
-                target = j * room + (i - 1) * length if j < i else (j + 1) * room + i * length
-                for d in range(0, fours, 4):
-                    copy_four(flat, source + d, other, target + d)
-                for d in range(fours, length):
-                    other[target + d] = flat[source + d]
-        for f in range(fields):
-            for c in range(0, dim, LANES):
-                products = products + load(flat, at[f] + c, dim - c) * load(other, f * room + c, LANES)
-        part, g = loss_of(float(logit + to(scale / 2) * total(products, 0)), labels[b], shares[b])
-        loss, slope, slope_ = loss + part, slope + g, to(g * scale)
-        for k in range(singles[b]):
-            f = order[b, k]
-            if k + 2 < singles[b]:
-                ask(flat, at[order[b, k + 2]] + wide, stride - wide)
-            row = offsets[f] + ids[b, f]
-            kept = decays(kind, to, ticks, (row + 1) * step - 1, numbers, decay, known)
-            move_row(kind, to, wide, at[f], kept, other, f * room, slope_, nothing, to(0), shrink, flat, numbers)
-        for k in range(singles[b], fields):
-            f = order[b, k]
-            if k + 2 < fields:
-                later = order[b, k + 2]
-                ask(gathered, later * width + slots[b, later] * size, size)
-            start = f * width + slots[b, f] * size
-            for c in range(0, wide, LANES):
-                more = load(other, f * room + c, LANES) * slope_
-                store(gathered, start + c, wide - c, load(gathered, start + c, wide - c) + more)
-            gathered[start + wide] += 1
-    return loss, slope
+def move_alone(kind: Any, weight: Any, one: Any, two: Any, slope: Any, numbers: Any) -> None:
+    """Moves one number that every row of the batch has, the bias, and its states; AdaGrad has one of them."""
+    to = weight.dtype.type
+    w, first, second = load(pointer(weight), 0, 1), load(pointer(one), 0, 1), load(pointer(two), 0, 1)
+    new = moved(kind, to, w, first, second, spread(to(slope)), to(numbers[1]), to(numbers[2]), numbers)
+    store(pointer(two), 0, 1, new[2])
+    store(pointer(one), 0, 1, new[1])
+    store(pointer(weight), 0, 1, new[0])
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

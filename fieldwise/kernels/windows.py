@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fieldwise.kernels.lanes import LANES, load, pointer, store
+from fieldwise.instructions import pointer
+from fieldwise.kernels.lanes import LANES, load, store
 
 
 @njit(cache=True, nogil=True)

@@ -117,8 +117,8 @@ class RowOptimizer(Optimizer, ABC):
             with torch.enable_grad():
                 loss = closure()
         orders: Orders = {}
+        self.count()
         for group in self.param_groups:
-            group["step"] += 1
             given = [weight for weight in group["params"] if weight.grad is not None]
             by_rows = [weight for weight in given if weight.grad.is_sparse and self.by_rows]
             with self.beside():
@@ -128,6 +128,17 @@ class RowOptimizer(Optimizer, ABC):
                     self._update_rows(group, weight, *touched(weight.grad, orders))
             self.join()
         return loss
+
+    def count(self) -> None:
+        """Counts a step, also one whose updates are made elsewhere."""
+        for group in self.param_groups:
+            group["step"] += 1
+
+    def state_of(self, weight: Tensor) -> list[Tensor]:
+        """The state tensors of a dense parameter, for whoever updates it elsewhere."""
+        group = next(group for group in self.param_groups if any(weight is one for one in group["params"]))
+        state = self._state(group, weight, last=False)
+        return [state[name] for name in self.names]
 
     def beside(self) -> AbstractContextManager[None]:
         """Where dense parameters are updated: what follows until `join` may run at the same time."""

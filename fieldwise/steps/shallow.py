@@ -93,14 +93,18 @@ class ShallowStep(Step):
         self.passed("forward")
         rows.on_threads(repeated, fields, threads)
         if bias is not None:
-            bias.grad = torch.full_like(bias, sum(slope for _, slope in found))
-        self.optimizer.step()
+            state = self.optimizer.state_of(bias)
+            own = [tensor.detach().numpy() for tensor in (bias, state[0], state[-1])]
+            shallow.move_alone(kind, *own, sum(slope for _, slope in found), table[2])
+        self.optimizer.count()
         self.passed("optimiser")
         return loss
 
     def _kernel(self, shallow: Any) -> Any:
         if self.product:
-            return shallow.ffm_rows
+            from fieldwise.kernels.ffm import ffm_rows
+
+            return ffm_rows
         return shallow.fm_rows if self.memory.dim else shallow.lr_rows
 
 
@@ -122,7 +126,8 @@ class SideBySide:
         line = LINE // first.element_size()
         # A row that does not fill a line shares it with whole others; a longer one begins a line.
         stride = -(-numbers // line) * line if numbers > line else 1 << (numbers - 1).bit_length()
-        memory = torch.zeros(len(first), stride, dtype=first.dtype)
+        # Loops read sixteen numbers at a time, so that they may reach behind the last row.
+        memory = torch.zeros(len(first) + 1 + 16 // stride, stride, dtype=first.dtype)[: len(first)]
         self.memory, self.table = memory, memory.numpy()
         self.clock = memory.view(torch.int32).numpy()
         # Where a double holds the clock, its first half does.
@@ -165,8 +170,10 @@ class Slots:
         # Behind a gradient is how often the row occurs, and an FM's sum of derivatives.
         size, line = memory.dim + memory.linear + 2, LINE // kind.itemsize
         size = size if size < line else -(-size // line) * line
-        self.sums = np.zeros((threads, fields, most, size), kind)
-        self.scratch = np.zeros((threads, (fields + 16) * (size + 16)), kind)
+        # Of torch, whose memory begins a line.
+        room = -(-(fields + 16) * (size + 16) // line) * line
+        self.sums = torch.zeros(threads, fields, most, size, dtype=memory.dtype).numpy()
+        self.scratch = torch.zeros(threads, room, dtype=memory.dtype).numpy()
 
 
 class Marks:

@@ -10,7 +10,8 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from fieldwise.kernels.lanes import load, pointer, store
+from fieldwise.instructions import pointer
+from fieldwise.kernels.lanes import load, store
 from fieldwise.nn.micro import MicroNetwork
 from fieldwise.nn.micro_steps import ROWS_PER_THREAD, two_layers
 from tests.nn.drawn import drawn, numbers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
     ("lr", {}),
     ("fm", {"dim": 21}),
     ("ffm", {"dim": 3}),
+    ("ffm", {"dim": 4}),
     ("ffm", {"dim": 18, "linear": False, "input_norm": True}),
 ]
 
@@ -46,6 +48,15 @@ def test_scores_equal_the_plain_ones(name: str, options: dict[str, Any], side_by
     found = scores(model, ids)
     plain = model(torch.from_numpy(ids)).detach().numpy()
     np.testing.assert_allclose(found, plain, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("fields", [2, 3, 5, 8, 9, 13])
+def test_parts_of_four_numbers(fields: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fields meet four by four."""
+    monkeypatch.setattr(sys.modules[__name__], "LAYOUT", Layout.of([40, 30, 2, 25, 7] * 3).only(range(fields)))
+    model, ids = made("ffm", {"dim": 4}), drawn(50)
+    plain = model(torch.from_numpy(ids)).detach().numpy()
+    np.testing.assert_allclose(scores(model, ids), plain, rtol=1e-11, atol=1e-11)
 
 
 def test_logits_take_them() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,16 @@ def compare(name: str, options: dict[str, Any], tolerance: float, dtype: torch.d
 def test_equals_the_plain_step(name: str, options: dict[str, Any], settings: dict[str, Any]) -> None:
     compare(name, options, 1e-12, torch.float64, l2=0.2, **settings)
     compare(name, options, 2e-5, torch.float32, l2=0.2, **settings)
+
+
+@pytest.mark.parametrize("fields", [2, 3, 4, 5, 8, 12, 13])
+def test_any_number_of_fields(fields: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of four numbers change places four by four."""
+    monkeypatch.setattr(
+        sys.modules[__name__], "LAYOUT", Layout.of([40, 3, 11, 25, 30, 9][:fields] * 2 + [7]).only(range(fields))
+    )
+    for options in ({"dim": 4}, {"dim": 4, "linear": False}, {"dim": 8}):
+        compare("ffm", options, 1e-12, torch.float64, l2=0.2, optimizer="adagrad")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from fieldwise.data import delimited, formats, streams
 from fieldwise.data.bad_rows import BadRows
+from fieldwise.data.cells import Cells
 from fieldwise.data.recipes import find
 from fieldwise.data.recipes.recipe import Join, Recipe
 from fieldwise.data.schema import Schema
@@ -216,6 +217,13 @@ def rows_of(
     if not schema.recipe or _is_plain(path, schema):
         return formats.read([path], columns, numbers)
     return Reader(find(schema.recipe), label=schema.label, numbers=numbers).rows([path], columns)
+
+
+def cells_of(schema: Schema, path: Path) -> Iterator[pa.Table | Cells]:
+    """`rows_of` with the columns that the model reads, for the encoder alone: it takes cells as they lie in a file."""
+    if schema.recipe:
+        return rows_of(schema, path, schema.columns)
+    return formats.read_cells(path, schema.columns, schema.numbers)
 
 
 def columns_of(schema: Schema, path: Path) -> list[str]:
