@@ -51,8 +51,7 @@ def ffm_rows(
     own, nothing = pointer(scratch), pointer(zeros)
     gathered, decay, known = pointer(sums), pointer(powers), len(powers)
     flat, ticks, step = pointer(table), pointer(clock), clock.shape[1]
-    order, singles = np.empty(slots.shape, np.int16), np.empty(len(slots), np.int64)
-    parted(slots, order, singles)
+    order, singles = parted(slots)
     for b in range(low, high):
         if b + 1 < high:
             ask_row(b + 1, ids, offsets, order, singles, flat, stride, wide)

@@ -62,13 +62,13 @@ def group(
 
 
 @njit(cache=True, nogil=True)
-def parted(slots: Any, order: Any, singles: Any) -> None:
-    """The fields of each row (B, F) in order (B, F), those without a slot first; how many these are in singles (B,).
+def parted(slots: Any) -> Any:
+    """The fields of each row (B, F) in an order (B, F), those without a slot first; and how many these are (B,).
 
     Without a branch, as nobody can guess which it will be: each field is written at both ends, and where it does not
     belong it is written over later.
     """
-    fields = slots.shape[1]
+    fields, order, singles = slots.shape[1], np.empty(slots.shape, np.int16), np.empty(len(slots), np.int64)
     for b in range(len(slots)):
         first, behind = 0, fields - 1
         for f in range(fields):
@@ -77,6 +77,7 @@ def parted(slots: Any, order: Any, singles: Any) -> None:
             first += single
             behind -= 1 - single
         singles[b] = first
+    return order, singles
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -170,8 +171,7 @@ def fm_rows(
     s, is_vector, is_linear, counts = pointer(own[0]), pointer(own[1]), pointer(own[2]), pointer(own[3])
     gathered, decay, known = pointer(sums), pointer(powers), len(powers)
     flat, ticks, step = pointer(table), pointer(clock), clock.shape[1]
-    order, singles = np.empty(slots.shape, np.int16), np.empty(len(slots), np.int64)
-    parted(slots, order, singles)
+    order, singles = parted(slots)
     for b in range(low, high):
         if b + 1 < high:
             ask_row(b + 1, ids, offsets, order, singles, flat, stride, wide)

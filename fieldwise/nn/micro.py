@@ -100,7 +100,7 @@ class MicroNetwork(Pairwise):
     def _tile(self) -> int:
         """What the GPU's kernels hold of a pair: its inputs by rows and units, its units by outputs."""
         inputs, units = (gpu.padded(size + 1) for size in self.weights[0]().shape[1:])
-        return inputs * (units + gpu.ROWS) + units * gpu.padded(self.weights[1]().shape[2], 32)
+        return inputs * (units + gpu.ROWS) + units * gpu.padded(2 * self.weights[1]().shape[2], 32)
 
     def _by_kernels(self, v: Tensor) -> Tensor:
         """The same by the GPU's kernels."""

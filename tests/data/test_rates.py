@@ -11,23 +11,14 @@ import pytest
 
 from fieldwise.data import rates
 from fieldwise.data.dataset import PARTS, Dataset
-from fieldwise.data.prepare import Split, prepare
+from fieldwise.data.prepare import Split
 from fieldwise.data.schema import Field, HistorySettings, Schema
-
-ROWS = 1200
+from tests.data.clicks import ROWS, click_log, prepared
 
 
 @pytest.fixture(scope="module")
 def log() -> pa.Table:
-    random = np.random.default_rng(4)
-    users, items = random.integers(0, 30, ROWS), random.integers(0, 20, ROWS)
-    clicks = random.random(ROWS) < 0.1 + 0.8 * (users % 3 == 0)
-    names = {"click": clicks.astype(int), "user": [f"u{u}" for u in users], "item": [f"i{i}" for i in items]}
-    return pa.table({**names, "price": random.random(ROWS)})
-
-
-def prepared(log: pa.Table, out: Path, **settings: Any) -> dict[str, Any]:
-    return prepare({"train": lambda: iter([log])}, out, "click", with_rates=True, **settings)
+    return click_log()
 
 
 def test_the_same_rows_with_more_fields(log: pa.Table, tmp_path: Path) -> None:

@@ -13,21 +13,12 @@ from fieldwise.data import refit, staged
 from fieldwise.data.dataset import Dataset
 from fieldwise.data.prepare import Split, prepare
 from fieldwise.data.schema import HistorySettings
-
-ROWS = 1200
+from tests.data.clicks import ROWS, click_log, prepared
 
 
 @pytest.fixture(scope="module")
 def log() -> pa.Table:
-    random = np.random.default_rng(4)
-    users, items = random.integers(0, 30, ROWS), random.integers(0, 20, ROWS)
-    clicks = random.random(ROWS) < 0.1 + 0.8 * (users % 3 == 0)
-    names = {"click": clicks.astype(int), "user": [f"u{u}" for u in users], "item": [f"i{i}" for i in items]}
-    return pa.table({**names, "price": random.random(ROWS)})
-
-
-def prepared(log: pa.Table, out: Path, **settings: Any) -> dict[str, Any]:
-    return prepare({"train": lambda: iter([log])}, out, "click", with_rates=True, **settings)
+    return click_log()
 
 
 def test_it_is_what_prepare_leaves_of_the_same_rows_without_a_test_part(log: pa.Table, tmp_path: Path) -> None:
