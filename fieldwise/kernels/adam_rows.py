@@ -1,7 +1,8 @@
 """Adam on the touched rows of a table, one visit to each (CPU, numba).
 
 With g the sum of a row's gradients and n the steps since it moved last: m = beta1^n m + (1 - beta1) g,
-s = beta2^n s + (1 - beta2) g^2, w = w - rate m / (sqrt(s) + eps). The plain version is optim.Adam.update on gathered rows.
+s = beta2^n s + (1 - beta2) g^2, w = w - rate m / (sqrt(s) + eps). The plain version is optim.Adam.update on
+gathered rows.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ def adam_rows(
 ) -> None:  # fmt: skip
     """Moves rows unique[low:high] of tables (N, D); an empty `last` means that moments decay by one step alone.
 
-    `places` of `gradients` (M, D) are sorted by row; those of row unique[u] begin at starts[u]. `numbers` as in moves.py.
+    `places` of `gradients` (M, D) are sorted by row; those of row unique[u] begin at starts[u]. `numbers` are those of
+    moves.py.
     """
     dim, to, all_rows = weights.shape[1], weights.dtype.type, len(unique)
     weight, mean, square, values = pointer(weights), pointer(means), pointer(squares), pointer(gradients)

@@ -1,9 +1,9 @@
-"""The norm of a layer or of all sub-networks, and the ReLU behind it, without a transposed copy (CPU, numba).
+"""The norm of all sub-networks, and the ReLU behind it, without a transposed copy (CPU, numba).
 
 With m and r = 1 / sqrt(var + eps) of a row's n = P H units x (P, B, H), u = (x - m) r: y = max(0, gain u + shift).
 Back, with d = dy gain where y > 0, else 0: dx = r (d - sum d / n - u sum (d u) / n), dgain = sum dy u and
-dshift = sum dy over the places where y > 0. Each function does rows low..high. The plain versions are `PairNorm` and,
-with P = 1, torch's layer norm, and `relu`. Sums of GROUP pairs at a time are lanes; from there on they are float64.
+dshift = sum dy over the places where y > 0. Each function does rows low..high. The plain versions are `PairNorm` and
+`relu`. Sums of GROUP pairs at a time are lanes; from there on they are float64.
 """
 
 from __future__ import annotations

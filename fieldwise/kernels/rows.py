@@ -5,17 +5,22 @@ Every row is written by one thread, in one order, so that the result does not de
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+BODY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 def available(*tensors: Tensor) -> bool:
@@ -75,18 +80,58 @@ def powers(beta1: float, beta2: float) -> Any:
     return np.power([[beta1, beta2]], np.arange(4096)[:, None])
 
 
+def on_threads(action: Callable[[int, int, int], Any], size: int, threads: int) -> list[Any]:
+    """action(low, high, thread) on equal parts of a range, each in a thread of its own; what they return, in order."""
+    cuts = [size * part // threads for part in range(threads + 1)]
+    if threads == 1:
+        return [action(0, size, 0)]
+    found: list[Any] = [None] * threads
+    failed: list[BaseException] = []
+    left = list(range(threads))
+
+    def take(_: object) -> None:
+        # OpenMP may give fewer threads than were asked for: whoever is there takes what is left.
+        with suppress(IndexError):
+            while True:
+                part = left.pop()
+                try:
+                    found[part] = action(cuts[part], cuts[part + 1], part)
+                except BaseException as error:  # would be lost on its way through OpenMP
+                    failed.append(error)
+
+    _at_once(take, threads)
+    if failed:
+        raise failed[0]
+    return found
+
+
+def _at_once(action: Callable[[None], None], threads: int) -> None:
+    """Runs an action in each of so many threads: torch's own, which wait on the cores for its next operation.
+
+    Threads beside them would have to share a core with one that waits: a loop of half a millisecond took twice that.
+    """
+    parallel = _openmp()
+    if parallel is None:
+        jobs = [pool(threads).submit(action, None) for _ in range(threads)]
+        for job in jobs:
+            job.result()
+        return
+    parallel(BODY(action), None, threads, 0)
+
+
 @cache
 def pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads)
 
 
-def on_threads(action: Callable[[int, int, int], Any], size: int, threads: int) -> list[Any]:
-    """action(low, high, thread) on equal parts of a range, each in a thread of its own."""
-    cuts = [size * part // threads for part in range(threads + 1)]
-    if threads == 1:
-        return [action(0, size, 0)]
-    jobs = [pool(threads).submit(action, cuts[t], cuts[t + 1], t) for t in range(threads)]
-    return [job.result() for job in jobs]
+@cache
+def _openmp() -> Any:
+    """GOMP_parallel(function, data, threads, 0) of the OpenMP that torch runs on; None where torch has another."""
+    found = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    parallel = getattr(ctypes.CDLL(str(found)), "GOMP_parallel", None) if found.exists() else None
+    if parallel is not None:
+        parallel.argtypes, parallel.restype = [BODY, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint], None
+    return parallel
 
 
 @cache

@@ -27,8 +27,46 @@ def takes(norm: Any, activation: Any, x: Tensor) -> bool:
 
 def layer_norm_relu(x: Tensor, norm: nn.LayerNorm) -> Tensor:
     """relu(norm(x)): (B, H) -> (B, H)."""
-    found: Tensor = NormRelu.apply(x[None], norm.weight[None, None], norm.bias[None, None])  # type: ignore[no-untyped-call]
-    return found[0]
+    found: Tensor = LayerNormRelu.apply(x, norm.weight, norm.bias, norm.eps)  # type: ignore[no-untyped-call]
+    return found
+
+
+class LayerNormRelu(torch.autograd.Function):
+    """relu(layer norm of x): (B, H), gain and shift (H,) -> (B, H)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, gain: Tensor, shift: Tensor, eps: float) -> Tensor:
+        from fieldwise.kernels import layer_norm as loops
+
+        forward: Any = loops.forward
+        y, stats = torch.empty_like(x), gain.new_empty(len(x), 2)
+        arrays = [rows.array(part) for part in (x, gain, shift, torch.ones_like(gain), stats, y)]
+
+        def part(low: int, high: int, thread: int) -> None:
+            forward(*arrays[:4], eps, low, high, *arrays[4:])
+
+        rows.on_threads(part, len(x), _threads(len(x)))
+        ctx.save_for_backward(x, gain, shift, stats)
+        return y
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:  # type: ignore[override, unused-ignore]
+        from fieldwise.kernels import layer_norm as loops
+
+        backward: Any = loops.backward
+        x, gain, _, _ = saved = ctx.saved_tensors
+        threads, dx = _threads(len(x)), torch.empty_like(x)
+        # Each thread has sums of its own: one after the other, the result does not depend on which is first.
+        by_gain, by_shift = gain.new_zeros(2, threads, len(gain))
+        arrays = [rows.array(part) for part in (grad, *saved)]
+        found = [rows.array(part) for part in (by_gain, by_shift, dx)]
+
+        def part(low: int, high: int, thread: int) -> None:
+            backward(*arrays, low, high, found[0][thread], found[1][thread], found[2])
+
+        rows.on_threads(part, len(x), threads)
+        return dx, by_gain.sum(0), by_shift.sum(0), None
 
 
 class NormRelu(torch.autograd.Function):
@@ -45,7 +83,7 @@ class NormRelu(torch.autograd.Function):
         def part(low: int, high: int, thread: int) -> None:
             forward(*arrays[:3], EPSILON, low, high, *arrays[3:])
 
-        rows.on_threads(part, x.shape[1], _threads(x))
+        rows.on_threads(part, x.shape[1], _threads(x.shape[1]))
         ctx.save_for_backward(x, gain.squeeze(1), shift.squeeze(1), stats)
         return y
 
@@ -56,7 +94,7 @@ class NormRelu(torch.autograd.Function):
 
         backward: Any = loops.backward
         x, gain, _, _ = saved = ctx.saved_tensors
-        threads, dx = _threads(x), torch.empty_like(x)
+        threads, dx = _threads(x.shape[1]), torch.empty_like(x)
         # Each thread has sums of its own: one after the other, the result does not depend on which is first.
         by_gain, by_shift = gain.new_zeros(2, threads, x.shape[0], x.shape[2])
         arrays = [rows.array(part) for part in (grad.contiguous(), *saved)]
@@ -70,5 +108,5 @@ class NormRelu(torch.autograd.Function):
         return dx, *(total.sum(0).view(own).sum(1) for total in (by_gain, by_shift))
 
 
-def _threads(x: Tensor) -> int:
-    return max(1, min(torch.get_num_threads(), x.shape[1] // ROWS_PER_THREAD))
+def _threads(count: int) -> int:
+    return max(1, min(torch.get_num_threads(), count // ROWS_PER_THREAD))

@@ -9,17 +9,17 @@ from fieldwise.optim import make_optimizer
 pytest.importorskip("numba")
 
 
-def steps(dtype, compiled, monkeypatch, threads=1, **settings):
+def steps(dtype, compiled, monkeypatch, threads=1, dim=7, **settings):
     """The table and its state after steps with duplicates, gaps and untouched rows."""
     monkeypatch.setattr(rows, "available", rows.available if compiled else lambda *tensors: False)
     random = torch.Generator().manual_seed(0)
-    table = torch.randn(5000, 7, dtype=dtype, generator=random).requires_grad_()
+    table = torch.randn(5000, dim, dtype=dtype, generator=random).requires_grad_()
     optimizer = make_optimizer("adam", [table], lr=0.01, **settings)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     for _ in range(12):
         ids = torch.randint(0, 4000, (3000,), generator=random)
-        grad = torch.randn(3000, 7, dtype=dtype, generator=random)
+        grad = torch.randn(3000, dim, dtype=dtype, generator=random)
         table.grad = torch.sparse_coo_tensor(ids[None], grad, table.shape, check_invariants=False)
         optimizer.step()
     torch.set_num_threads(before)
@@ -28,9 +28,10 @@ def steps(dtype, compiled, monkeypatch, threads=1, **settings):
 
 @pytest.mark.parametrize("settings", [{}, {"sparse_mode": "lazy"}, {"eps_mode": "hat", "betas": (0.8, 0.99)}], ids=str)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 2e-5)], ids=str)
-def test_compiled_equals_plain(monkeypatch, settings, dtype, tolerance):
-    compiled = steps(dtype, True, monkeypatch, **settings)
-    plain = steps(dtype, False, monkeypatch, **settings)
+@pytest.mark.parametrize("dim", [1, 7, 16, 37])
+def test_compiled_equals_plain(monkeypatch, settings, dtype, tolerance, dim):
+    compiled = steps(dtype, True, monkeypatch, dim=dim, **settings)
+    plain = steps(dtype, False, monkeypatch, dim=dim, **settings)
     for one, two in zip(compiled, plain, strict=True):
         torch.testing.assert_close(one, two, rtol=tolerance, atol=tolerance)
 
@@ -63,3 +64,19 @@ def test_what_it_does_not_take_goes_the_plain_way():
     assert not rows.available(good.half())
     assert not rows.available(good.T)
     assert not rows.available(good, good.double())
+
+
+@pytest.mark.parametrize("openmp", [True, False])
+def test_each_part_is_done_once_and_errors_come_back(monkeypatch, openmp):
+    if not openmp:
+        monkeypatch.setattr(rows, "_openmp", lambda: None)
+    found = rows.on_threads(lambda low, high, thread: (thread, list(range(low, high))), 10, 3)
+    assert [thread for thread, _ in found] == [0, 1, 2]
+    assert [place for _, part in found for place in part] == list(range(10))
+
+    def failing(low, high, thread):
+        if thread:
+            raise ValueError(f"part {thread}")
+
+    with pytest.raises(ValueError, match="part 1"):
+        rows.on_threads(failing, 10, 2)

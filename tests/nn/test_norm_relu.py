@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fieldwise.nn.classifiers import DNN, Layers
 from fieldwise.nn.micro import MicroNetwork
-from fieldwise.nn.norm_relu import NormRelu, takes
+from fieldwise.nn.norm_relu import NormRelu, layer_norm_relu, takes
 from fieldwise.nn.norms import PairNorm
 
 
@@ -82,4 +82,35 @@ def test_bf16_is_within_a_rounding() -> None:
     wide = narrow.detach().float().requires_grad_()
     plain = gradients(torch.relu(norm(wide)), grad.float(), wide, norm)
     for one, two in zip(plain, fast, strict=True):
+        torch.testing.assert_close(two.float(), one, rtol=2**-8, atol=2e-4)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("units", [3, 16, 37, 48])
+def test_a_layer_equals_norm_and_relu(units: int, threads: int) -> None:
+    torch.manual_seed(0)
+    norm = nn.LayerNorm(units, eps=1e-8).double()
+    nn.init.normal_(norm.weight)
+    nn.init.normal_(norm.bias)
+    x = (torch.randn(250, units, dtype=torch.float64) * 3 + 40).requires_grad_()
+    by, weights = torch.randn(250, units, dtype=torch.float64), [x, norm.weight, norm.bias]
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    y = layer_norm_relu(x, norm)
+    fast = [y, *torch.autograd.grad(y, weights, by)]
+    torch.set_num_threads(before)
+    y = torch.relu(norm(x))
+    for one, two in zip([y, *torch.autograd.grad(y, weights, by)], fast, strict=True):
+        torch.testing.assert_close(two, one, rtol=1e-10, atol=1e-10)
+
+
+def test_a_layer_in_bf16_is_within_a_rounding() -> None:
+    torch.manual_seed(0)
+    norm, x, by = nn.LayerNorm(37), torch.randn(250, 37).bfloat16(), torch.randn(250, 37).bfloat16()
+    narrow, wide = x.clone().requires_grad_(), x.float().requires_grad_()
+    y = layer_norm_relu(narrow, norm)
+    fast = [y, *torch.autograd.grad(y, [narrow, norm.weight, norm.bias], by)]
+    assert [part.dtype for part in fast] == [torch.bfloat16] * 2 + [torch.float32] * 2
+    y = torch.relu(norm(wide))
+    for one, two in zip([y, *torch.autograd.grad(y, [wide, norm.weight, norm.bias], by.float())], fast, strict=True):
         torch.testing.assert_close(two.float(), one, rtol=2**-8, atol=2e-4)
