@@ -17,6 +17,7 @@ from fieldwise.errors import ConfigError, TrainingError
 from fieldwise.memory import keep_freed_memory
 from fieldwise.nn.embedding import Table
 from fieldwise.nn.model import Model
+from fieldwise.nn.squares import square_sum
 from fieldwise.optim import RowOptimizer, clip, learning_rate, make_optimizer, set_learning_rate
 
 # The parts of a step that `Step.passed` hears of, in their order.
@@ -105,11 +106,11 @@ class Step:
         """L2 on the looked-up rows, on whole tables and on the dense weights, as far as it is set."""
         terms = []
         if self.settings.l2:
-            terms += [self.row_penalty(rows) / 2 * values.square().sum() for values in found.values()]
+            terms += [self.row_penalty(rows) / 2 * square_sum(values) for values in found.values()]
         if self.settings.l2_full:
-            terms += [self.settings.l2_full / 2 * table.weight.square().sum() for table in tables(self.model)]
+            terms += [self.settings.l2_full / 2 * square_sum(table.weight) for table in tables(self.model)]
         for scale, weights in self.penalised:
-            terms += [scale / 2 * weight.square().sum() for weight in weights]
+            terms += [scale / 2 * square_sum(weight) for weight in weights]
         return torch.stack(terms).sum() if terms else None
 
 
