@@ -20,6 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+# Rows that are worth a thread of their own; fewer are done before the loops are loaded.
+ROWS_PER_THREAD = 100
 BODY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
@@ -78,6 +80,11 @@ def adam_rows(
 def powers(beta1: float, beta2: float) -> Any:
     """beta^gap for the gaps that most rows have; taking powers would cost more than all else."""
     return np.power([[beta1, beta2]], np.arange(4096)[:, None])
+
+
+def threads_for(count: int) -> int:
+    """How many threads so many rows of a batch are worth."""
+    return max(1, min(torch.get_num_threads(), count // ROWS_PER_THREAD))
 
 
 def on_threads(action: Callable[[int, int, int], Any], size: int, threads: int) -> list[Any]:

@@ -11,9 +11,6 @@ from torch.autograd.function import once_differentiable
 from fieldwise.kernels import rows
 from fieldwise.nn.norms import EPSILON, PairNorm
 
-# Rows that are worth a thread of their own; fewer are done before the loops are loaded.
-ROWS_PER_THREAD = 100
-
 
 def takes(norm: Any, activation: Any, x: Tensor) -> bool:
     """Whether the compiled loops can do this norm and activation of units x (P, B, H), or (B, H) of one layer."""
@@ -22,7 +19,7 @@ def takes(norm: Any, activation: Any, x: Tensor) -> bool:
         return False
     shared = isinstance(norm, nn.LayerNorm) or (isinstance(norm, PairNorm) and not norm.alone)
     known = shared and isinstance(activation, nn.ReLU) and x.is_contiguous()
-    return known and x.shape[-2] >= ROWS_PER_THREAD and rows.computes(x.detach())
+    return known and x.shape[-2] >= rows.ROWS_PER_THREAD and rows.computes(x.detach())
 
 
 def layer_norm_relu(x: Tensor, norm: nn.LayerNorm) -> Tensor:
@@ -45,7 +42,7 @@ class LayerNormRelu(torch.autograd.Function):
         def part(low: int, high: int, thread: int) -> None:
             forward(*arrays[:4], eps, low, high, *arrays[4:])
 
-        rows.on_threads(part, len(x), _threads(len(x)))
+        rows.on_threads(part, len(x), rows.threads_for(len(x)))
         ctx.save_for_backward(x, gain, shift, stats)
         return y
 
@@ -56,7 +53,7 @@ class LayerNormRelu(torch.autograd.Function):
 
         backward: Any = loops.backward
         x, gain, _, _ = saved = ctx.saved_tensors
-        threads, dx = _threads(len(x)), torch.empty_like(x)
+        threads, dx = rows.threads_for(len(x)), torch.empty_like(x)
         # Each thread has sums of its own: one after the other, the result does not depend on which is first.
         by_gain, by_shift = gain.new_zeros(2, threads, len(gain))
         arrays = [rows.array(part) for part in (grad, *saved)]
@@ -83,7 +80,7 @@ class NormRelu(torch.autograd.Function):
         def part(low: int, high: int, thread: int) -> None:
             forward(*arrays[:3], EPSILON, low, high, *arrays[3:])
 
-        rows.on_threads(part, x.shape[1], _threads(x.shape[1]))
+        rows.on_threads(part, x.shape[1], rows.threads_for(x.shape[1]))
         ctx.save_for_backward(x, gain.squeeze(1), shift.squeeze(1), stats)
         return y
 
@@ -94,7 +91,7 @@ class NormRelu(torch.autograd.Function):
 
         backward: Any = loops.backward
         x, gain, _, _ = saved = ctx.saved_tensors
-        threads, dx = _threads(x.shape[1]), torch.empty_like(x)
+        threads, dx = rows.threads_for(x.shape[1]), torch.empty_like(x)
         # Each thread has sums of its own: one after the other, the result does not depend on which is first.
         by_gain, by_shift = gain.new_zeros(2, threads, x.shape[0], x.shape[2])
         arrays = [rows.array(part) for part in (grad.contiguous(), *saved)]
@@ -106,7 +103,3 @@ class NormRelu(torch.autograd.Function):
         rows.on_threads(part, grad.shape[1], threads)
         own = (len(gain), -1, 1, x.shape[2])
         return dx, *(total.sum(0).view(own).sum(1) for total in (by_gain, by_shift))
-
-
-def _threads(count: int) -> int:
-    return max(1, min(torch.get_num_threads(), count // ROWS_PER_THREAD))

@@ -30,4 +30,5 @@ class SquareSum(torch.autograd.Function):
     @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
     def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override, unused-ignore]
         (x,) = ctx.saved_tensors
-        return x * (2 * grad)
+        by_x: Tensor = x * (2 * grad)
+        return by_x

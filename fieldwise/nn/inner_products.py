@@ -1,0 +1,52 @@
+"""Inner products of all pairs of field vectors by compiled loops, without the square that holds each twice (CPU)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from fieldwise.kernels import rows
+
+
+def pays(v: Tensor) -> bool:
+    """Whether to go this way with vectors (B, F, D)."""
+    # Asked first: a look at the number of rows would bind an exported model to it.
+    if torch.compiler.is_compiling():
+        return False
+    return v.shape[0] >= rows.ROWS_PER_THREAD and rows.available(v.detach())
+
+
+class InnerProducts(torch.autograd.Function):
+    """v_i . v_j of all pairs: (B, F, D) -> (B, P)."""
+
+    @staticmethod
+    def forward(ctx: Any, v: Tensor) -> Tensor:
+        from fieldwise.kernels import inner
+
+        ctx.save_for_backward(v)
+        compute: Any = inner.forward
+        found = v.new_empty(v.shape[0], v.shape[1] * (v.shape[1] - 1) // 2)
+        arrays = rows.array(v), rows.array(found)
+        _on_threads(lambda low, high, _: compute(arrays[0], low, high, arrays[1]), len(v))
+        return found
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override, unused-ignore]
+        from fieldwise.kernels import inner
+
+        (v,) = ctx.saved_tensors
+        compute: Any = inner.backward
+        found = torch.empty_like(v)
+        arrays = [rows.array(part) for part in (grad, v, found)]
+        rows.on_threads(
+            lambda low, high, _: compute(*arrays[:2], low, high, arrays[2]), len(v), rows.threads_for(len(v))
+        )
+        return found
+
+
+def _on_threads(action: Any, count: int) -> None:
+    rows.on_threads(action, count, rows.threads_for(count))
