@@ -16,7 +16,9 @@ from torch.optim import Optimizer
 from fieldwise.errors import ConfigError
 
 Group = dict[str, Any]
-Orders = dict[tuple[int, ...], tuple[Tensor, Tensor, Tensor]]
+Order = tuple[Tensor, Tensor, Tensor]
+# Ids by where they lie, and how they were sorted.
+Orders = dict[tuple[int, ...], tuple[Tensor, Order]]
 
 # On a CPU a step walks over the touched rows in blocks of this many numbers, so that a row that was just
 # read is still in the cache when it is written back.
@@ -54,16 +56,23 @@ def touched(grad: Tensor, orders: Orders | None = None) -> tuple[Tensor, Tensor]
     return unique, embedding_bag(order, grad._values(), starts, mode="sum")
 
 
-def order_of(grad: Tensor, orders: Orders) -> tuple[Tensor, Tensor, Tensor]:
+def order_of(grad: Tensor, orders: Orders) -> Order:
     """Distinct ids (U,) of a sparse gradient, the positions of its ids in ascending order, and where each starts."""
     ids = grad._indices()[0]
     key = (ids.data_ptr(), len(ids), ids.stride(0))
     if key not in orders:
-        orders[key] = _order(ids, len(grad))
-    return orders[key]
+        orders[key] = ids, _known(ids, orders) or _order(ids, len(grad))
+    return orders[key][1]
 
 
-def _order(ids: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
+def _known(ids: Tensor, orders: Orders) -> Order | None:
+    """How equal ids were sorted: a linear part and vectors look up the same ones. A GPU would wait for the answer."""
+    if ids.device.type != "cpu":
+        return None
+    return next((order for found, order in orders.values() if torch.equal(found, ids)), None)
+
+
+def _order(ids: Tensor, size: int) -> Order:
     """Distinct ids, the positions of all ids in ascending order, and where each distinct id starts there."""
     # Half as many bytes make the sort, most of the work, nearly twice as fast.
     keys, order = torch.sort(ids.int() if size < 2**31 else ids, stable=True)

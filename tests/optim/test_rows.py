@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fieldwise.optim import FTRL, SGD, AdaGrad, Adam, RowOptimizer, touched
-from fieldwise.optim.rows import BLOCK, Orders
+from fieldwise.optim.rows import BLOCK, Orders, order_of
 from tests.optim.batches import D, N, backward, batches, dense, sparse, table
 
 EVERY: dict[str, Callable[[Any], RowOptimizer]] = {
@@ -74,6 +74,8 @@ def test_touched_sorts_shared_ids_once() -> None:
     for view in (pairs[:, 0], pairs.view(-1)[: len(ids)]):
         found, _ = touched(sparse(view, values), orders)
         assert torch.equal(found, view.unique())
+    copied = ids.clone()
+    assert order_of(sparse(copied, values), orders) is order_of(sparse(ids, values), orders)
 
 
 def run(
