@@ -1,8 +1,8 @@
 """The micro networks of all pairs, forward and back, without an array of their inputs (CPU, numba).
 
-Of a pair's input z = [v_i, v_j] or [v_i, v_j, v_i * v_j] come units x = W^T z + b; with m and r = 1 / sqrt(var + eps) of
-a row's n = P H units and u = (x - m) r: y = max(0, gain u + shift), out = L^T y + c. Back, with dy = L dout where y > 0,
-else 0, and d = dy gain: dx = r (d - sum d / n - u sum (d u) / n), dz = W dx, dW = sum z dx^T, db = sum dx,
+Of a pair's input z = [v_i, v_j] or [v_i, v_j, v_i * v_j] come units x = W^T z + b; with m and r = 1 / sqrt(var + eps)
+of a row's n = P H units and u = (x - m) r: y = max(0, gain u + shift), out = L^T y + c. Back, with dy = L dout where
+y > 0, else 0, and d = dy gain: dx = r (d - sum d / n - u sum (d u) / n), dz = W dx, dW = sum z dx^T, db = sum dx,
 dL = sum y dout^T, dgain = sum dy u, dshift = sum dy. The plain version is `MicroNetwork.plain`.
 
 BLOCK rows of the batch go together, sixteen in each register, so that norm and ReLU never look across lanes and every
@@ -18,12 +18,16 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fieldwise.instructions import pointer
+from fieldwise.instructions import keep, pointer
 from fieldwise.kernels.lanes import LANES, larger, load, spread, store, total, where_zero
 from fieldwise.kernels.tiles import added_product, product
 
 BLOCK = 32
 GROUP = 32
+
+
+# Blocks whose gradients are taken pair by pair: a pair's sums, which lie in the third cache, are fetched once for all.
+TOGETHER = 4
 
 
 @njit(cache=True, nogil=True)
@@ -94,36 +98,34 @@ def forward(
     v (B, F, D), weight (P, 2 D or 3 D, H), bias (P, H), gain and shift (1 or P, H), last (P, H, U), last_bias (P, U).
     """
     (pairs, wide, height), dim, outs, kept = weight.shape, v.shape[2], last.shape[2], len(units) == len(stats)
-    rows, results = v.reshape(len(v), -1), out.reshape(len(v), -1)
-    turned, z = np.empty((rows.shape[1], BLOCK), v.dtype), np.empty((wide, BLOCK), v.dtype)
+    rows, results, size = v.reshape(len(v), -1), out.reshape(len(v), -1), height * BLOCK
+    turned, z, near = (
+        np.empty((rows.shape[1], BLOCK), v.dtype),
+        np.empty((wide, BLOCK), v.dtype),
+        np.empty(BLOCK, v.dtype),
+    )
     found, lanes, sums = np.empty((pairs * outs, BLOCK), v.dtype), np.zeros((2, BLOCK), v.dtype), np.zeros((2, BLOCK))
-    near, y = np.empty(BLOCK, v.dtype), np.empty((height, BLOCK), v.dtype)
-    vs, zs, xs, ws, bs, ys, fs = (
-        pointer(turned), pointer(z), pointer(units), pointer(weight), pointer(bias), pointer(y), pointer(found),
+    y = np.empty((height, BLOCK), v.dtype)
+    vs, zs, xs, ws, bs, ls, cs = (
+        pointer(turned), pointer(z), pointer(units), pointer(weight), pointer(bias), pointer(last), pointer(last_bias),
     )  # fmt: skip
-    partial, nears, ls, cs = pointer(lanes), pointer(near), pointer(last), pointer(last_bias)
-    gains, shifts, zero = pointer(gain), pointer(shift), spread(v.dtype.type(0))
+    ys, fs, gains, shifts, zero = pointer(y), pointer(found), pointer(gain), pointer(shift), spread(v.dtype.type(0))
     for block in range(low, high):
-        mine = (block if kept else 0) * pairs * height * BLOCK
+        mine, own_stats = (block if kept else 0) * pairs * size, pointer(stats[block])
         turn_in(rows, block, turned)
         sums[:] = 0
         for p in range(pairs):
-            here = mine + p * height * BLOCK
+            here = mine + p * size
             fill_inputs(vs, dim, first[p], second[p], wide, zs)
-            product((xs, here, BLOCK), (bs, p * height), (ws, p * wide * height, height, 1), (zs, 0, BLOCK), wide, height, BLOCK)
+            mine_too = (ws, p * wide * height, height, 1)
+            product((xs, here, BLOCK), (bs, p * height), mine_too, (zs, 0, BLOCK), wide, height, BLOCK)
             if p == 0:
                 # Squares are taken from the mean of the first pair's units, near that of all: they do not cancel out.
-                for b in range(BLOCK):
-                    near[b] = 0
-                    for h in range(height):
-                        near[b] += xs[here + h * BLOCK + b] / height
-            for c in range(0, BLOCK, LANES):
-                one, two, off = load(partial, c, LANES), load(partial, BLOCK + c, LANES), load(nears, c, LANES)
+                near[:] = 0
                 for h in range(height):
-                    far = load(xs, here + h * BLOCK + c, LANES) - off
-                    one, two = one + far, two + far * far
-                store(partial, c, LANES, one)
-                store(partial, BLOCK + c, LANES, two)
+                    for b in range(BLOCK):
+                        near[b] += xs[here + h * BLOCK + b] / height
+            add_moments(xs, here, height, pointer(near), pointer(lanes))
             if p % GROUP == GROUP - 1 or p == pairs - 1:
                 empty(lanes, sums)
         for b in range(BLOCK):
@@ -131,14 +133,93 @@ def forward(
             stats[block, 0, b] = near[b] + far
             stats[block, 1, b] = 1 / math.sqrt(max(square - far * far, 0.0) + eps)
         for p in range(pairs):
-            here, own = mine + p * height * BLOCK, 0 if len(gain) == 1 else p * height
+            here, own = mine + p * size, 0 if len(gain) == 1 else p * height
             for c in range(0, BLOCK, LANES):
-                mean, scale = load(pointer(stats), 2 * block * BLOCK + c, LANES), load(pointer(stats), (2 * block + 1) * BLOCK + c, LANES)
+                mean, scale = load(own_stats, c, LANES), load(own_stats, BLOCK + c, LANES)
                 for h in range(height):
                     u = (load(xs, here + h * BLOCK + c, LANES) - mean) * scale
                     store(ys, h * BLOCK + c, LANES, larger(u * gains[own + h] + shifts[own + h], zero))
-            product((fs, p * outs * BLOCK, BLOCK), (cs, p * outs), (ls, p * height * outs, outs, 1), (ys, 0, BLOCK), height, outs, BLOCK)
+            of_pair = (ls, p * height * outs, outs, 1)
+            product((fs, p * outs * BLOCK, BLOCK), (cs, p * outs), of_pair, (ys, 0, BLOCK), height, outs, BLOCK)
         turn_out(found, block, results)
+    keep((z, y))
+
+
+@njit(cache=True, nogil=True)
+def add_moments(xs: Any, here: Any, height: Any, near: Any, lanes: Any) -> None:
+    """Adds sums of x - near, and of its squares, to lanes (2, BLOCK)."""
+    for c in range(0, BLOCK, LANES):
+        one, two, off = load(lanes, c, LANES), load(lanes, BLOCK + c, LANES), load(near, c, LANES)
+        for h in range(height):
+            far = load(xs, here + h * BLOCK + c, LANES) - off
+            one, two = one + far, two + far * far
+        store(lanes, c, LANES, one)
+        store(lanes, BLOCK + c, LANES, two)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def sum_gradients(
+    dout: Any, given: Any, pairs: Any, gain: Any, shift: Any, last: Any, units: Any, stats: Any, start: Any,
+    dgain: Any, dshift: Any, dlast: Any, means: Any,
+) -> None:  # fmt: skip
+    """A block's first turn: fills means (2, BLOCK), sum d / n and sum (d u) / n, and adds to dgain, dshift and dlast.
+
+    dout (B, P, U) is all rows', `start` the block's first of them; given (P U, BLOCK) is the block's part of it.
+    """
+    (height, outs), last_room, kind = last.shape[1:], dlast.shape[2], means.dtype
+    count, zero = min(BLOCK, len(dout) - start), spread(kind.type(0))
+    y, dy, zeros = np.empty((height, BLOCK), kind), np.empty((height, BLOCK), kind), np.zeros(height, kind)
+    sums, g_rows = np.zeros((2, BLOCK)), np.zeros((BLOCK, last_room), kind)
+    ys, dys, none, lanes, gs, grs = (
+        pointer(y),
+        pointer(dy),
+        pointer(zeros),
+        pointer(means),
+        pointer(given),
+        pointer(g_rows),
+    )
+    gains, shifts, ls, xs, ds, own_stats = (
+        pointer(gain), pointer(shift), pointer(last), pointer(units), pointer(dout), pointer(stats),
+    )  # fmt: skip
+    by_gain, by_shift, by_last = pointer(dgain), pointer(dshift), pointer(dlast)
+    means[:] = 0
+    for p in range(pairs):
+        here, own = p * height * BLOCK, 0 if len(gain) == 1 else p * height
+        to_units = (ls, p * height * outs, 1, outs)
+        product((dys, 0, BLOCK), (none, 0), to_units, (gs, p * outs * BLOCK, BLOCK), outs, height, BLOCK)
+        for c in range(0, BLOCK, LANES):
+            mean, scale = load(own_stats, c, LANES), load(own_stats, BLOCK + c, LANES)
+            one, two = load(lanes, c, LANES), load(lanes, BLOCK + c, LANES)
+            for h in range(height):
+                at, lane, factor = h * BLOCK + c, (own + h) * LANES, gains[own + h]
+                u = (load(xs, here + at, LANES) - mean) * scale
+                positive = larger(u * factor + shifts[own + h], zero)
+                g = where_zero(positive, zero, load(dys, at, LANES))
+                one, two = one + g * factor, two + g * factor * u
+                store(ys, at, LANES, positive)
+                store(by_gain, lane, LANES, load(by_gain, lane, LANES) + g * u)
+                store(by_shift, lane, LANES, load(by_shift, lane, LANES) + g)
+            store(lanes, c, LANES, one)
+            store(lanes, BLOCK + c, LANES, two)
+        if p % GROUP == GROUP - 1 or p == pairs - 1:
+            empty(means, sums)
+        if outs == 1:
+            for h in range(height):
+                found = zero
+                for c in range(0, BLOCK, LANES):
+                    found = found + load(ys, h * BLOCK + c, LANES) * load(gs, p * BLOCK + c, LANES)
+                by_last[(p * height + h) * last_room] += total(found, 0)
+        else:
+            for b in range(count):
+                for c in range(0, outs, LANES):
+                    from_ = ((start + b) * pairs + p) * outs + c
+                    store(grs, b * last_room + c, LANES, load(ds, from_, outs - c))
+            into = (by_last, p * height * last_room, last_room)
+            added_product(into, (ys, 0, 1, BLOCK), (grs, 0, last_room), count, height, last_room)
+    for k in range(2):
+        for b in range(BLOCK):
+            means[k, b] = sums[k, b] / (pairs * height)
+    keep((y, dy, zeros, g_rows))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -146,79 +227,83 @@ def backward(
     dout: Any, v: Any, first: Any, second: Any, weight: Any, gain: Any, shift: Any, last: Any, units: Any, stats: Any,
     low: Any, high: Any, dweight: Any, dgain: Any, dshift: Any, dlast: Any, dv: Any,
 ) -> None:  # fmt: skip
-    """Fills dv (B, F, D); adds to dweight (P, H, room), db behind dW^T in it, to dgain and dshift (1 or P, H, 16), whose
-    lanes are still to be added up, and to dlast (P, H, 16 or more)."""
-    (pairs, wide, height), dim, outs = weight.shape, v.shape[2], last.shape[2]
-    room, last_room, kind = dweight.shape[2], dlast.shape[2], v.dtype
-    rows, results, grads = v.reshape(len(v), -1), dv.reshape(len(v), -1), dout.reshape(len(v), -1)
-    turned, z, z_rows = np.empty((rows.shape[1], BLOCK), kind), np.empty((wide, BLOCK), kind), np.zeros((BLOCK, room), kind)
-    by_v, by_z, z_rows[:, wide] = np.empty_like(turned), np.empty((dim, BLOCK), kind), 1
-    given, g_rows = np.empty((grads.shape[1], BLOCK), kind), np.zeros((BLOCK, last_room), kind)
-    y, dy, zeros = np.empty((height, BLOCK), kind), np.empty((height, BLOCK), kind), np.zeros(height, kind)
-    lanes, sums = np.zeros((2, BLOCK), kind), np.zeros((2, BLOCK))
-    vs, zs, xs, ws, zrs, dvs, dzs, gs, grs = (
-        pointer(turned), pointer(z), pointer(units), pointer(weight), pointer(z_rows), pointer(by_v), pointer(by_z),
-        pointer(given), pointer(g_rows),
+    """Fills dv (B, F, D), adds to dweight (P, H, room), db behind dW^T, dgain, dshift (1 or P, H, 16) and dlast (P, H, 16).
+
+    The lanes of dgain and dshift are still to be added up.
+    """
+    (pairs, wide, height), dim, outs, kind = weight.shape, v.shape[2], last.shape[2], v.dtype
+    rows, results, grads, room = (
+        v.reshape(len(v), -1),
+        dv.reshape(len(v), -1),
+        dout.reshape(len(v), -1),
+        dweight.shape[2],
+    )
+    turned, given = np.empty((TOGETHER, rows.shape[1], BLOCK), kind), np.empty((TOGETHER, grads.shape[1], BLOCK), kind)
+    by_v, means, by_z = np.empty_like(turned), np.empty((TOGETHER, 2, BLOCK), kind), np.empty((dim, BLOCK), kind)
+    dx, zeros, z_rows = np.empty((height, BLOCK), kind), np.zeros(height, kind), np.zeros((BLOCK, room), kind)
+    z_rows[:, wide] = 1
+    ws, ls, xs, zrs, dzs, none = (
+        pointer(weight), pointer(last), pointer(units), pointer(z_rows), pointer(by_z), pointer(zeros),
     )  # fmt: skip
-    ys, dys, none, partial, ls, ds = pointer(y), pointer(dy), pointer(zeros), pointer(lanes), pointer(last), pointer(dout)
-    gains, shifts, zero, all_stats = pointer(gain), pointer(shift), spread(kind.type(0)), pointer(stats)
-    by_weight, by_gain, by_shift, by_last = pointer(dweight), pointer(dgain), pointer(dshift), pointer(dlast)
-    for block in range(low, high):
-        count = min(BLOCK, len(v) - block * BLOCK)
-        turn_in(rows, block, turned)
-        turn_in(grads, block, given)
+    dxs, gains, shifts, zero, by_weight = (
+        pointer(dx),
+        pointer(gain),
+        pointer(shift),
+        spread(kind.type(0)),
+        pointer(dweight),
+    )
+    for chunk in range(low, high, TOGETHER):
+        together = min(TOGETHER, high - chunk)
+        for k in range(together):
+            turn_in(rows, chunk + k, turned[k])
+            turn_in(grads, chunk + k, given[k])
+            part = units[chunk + k], stats[chunk + k], (chunk + k) * BLOCK
+            sum_gradients(dout, given[k], pairs, gain, shift, last, *part, dgain, dshift, dlast, means[k])
         by_v[:] = 0
-        if count < BLOCK:
-            z_rows[count:], g_rows[count:] = 0, 0
-        for turn in range(2):
-            if turn:
-                sums /= pairs * height
-                for k in range(2):
-                    for b in range(BLOCK):
-                        lanes[k, b] = sums[k, b]
-            else:
-                sums[:], lanes[:] = 0, 0
-            for p in range(pairs):
-                here, own = (block * pairs + p) * height * BLOCK, 0 if len(gain) == 1 else p * height
-                product((dys, 0, BLOCK), (none, 0), (ls, p * height * outs, 1, outs), (gs, p * outs * BLOCK, BLOCK), outs, height, BLOCK)
+        for p in range(pairs):
+            own, i, j = 0 if len(gain) == 1 else p * height, first[p] * dim * BLOCK, second[p] * dim * BLOCK
+            to_units, start = (ls, p * height * outs, 1, outs), p * wide * height
+            for k in range(together):
+                gs, vs, dvs = pointer(given[k]), pointer(turned[k]), pointer(by_v[k])
+                lanes, own_stats = pointer(means[k]), pointer(stats[chunk + k])
+                here, count = ((chunk + k) * pairs + p) * height * BLOCK, min(BLOCK, len(v) - (chunk + k) * BLOCK)
+                product((dxs, 0, BLOCK), (none, 0), to_units, (gs, p * outs * BLOCK, BLOCK), outs, height, BLOCK)
                 for c in range(0, BLOCK, LANES):
-                    mean, scale = load(all_stats, 2 * block * BLOCK + c, LANES), load(all_stats, (2 * block + 1) * BLOCK + c, LANES)
-                    one, two = load(partial, c, LANES), load(partial, BLOCK + c, LANES)
+                    mean, scale = load(own_stats, c, LANES), load(own_stats, BLOCK + c, LANES)
+                    one, two = load(lanes, c, LANES), load(lanes, BLOCK + c, LANES)
                     for h in range(height):
-                        at = h * BLOCK + c
+                        at, factor = h * BLOCK + c, gains[own + h]
                         u = (load(xs, here + at, LANES) - mean) * scale
-                        positive = larger(u * gains[own + h] + shifts[own + h], zero)
-                        g = where_zero(positive, zero, load(dys, at, LANES))
-                        d = g * gains[own + h]
-                        if turn:
-                            store(dys, at, LANES, (d - u * two - one) * scale)
-                        else:
-                            one, two = one + d, two + d * u
-                            store(ys, at, LANES, positive)
-                            lane = (own + h) * LANES
-                            store(by_gain, lane, LANES, load(by_gain, lane, LANES) + g * u)
-                            store(by_shift, lane, LANES, load(by_shift, lane, LANES) + g)
-                    if not turn:
-                        store(partial, c, LANES, one)
-                        store(partial, BLOCK + c, LANES, two)
-                if turn:
-                    i, j, start = first[p] * dim * BLOCK, second[p] * dim * BLOCK, p * wide * height
-                    added_product((dvs, i, BLOCK), (ws, start, 1, height), (dys, 0, BLOCK), height, dim, BLOCK)
-                    added_product((dvs, j, BLOCK), (ws, start + dim * height, 1, height), (dys, 0, BLOCK), height, dim, BLOCK)
-                    if wide > 2 * dim:
-                        product((dzs, 0, BLOCK), (none, 0), (ws, start + 2 * dim * height, 1, height), (dys, 0, BLOCK), height, dim, BLOCK)
-                        for n in range(0, dim * BLOCK, LANES):
-                            dz = load(dzs, n, LANES)
-                            store(dvs, i + n, LANES, load(dvs, i + n, LANES) + dz * load(vs, j + n, LANES))
-                            store(dvs, j + n, LANES, load(dvs, j + n, LANES) + dz * load(vs, i + n, LANES))
-                    fill_rows(v, first[p], second[p], block, wide, room, zrs)
-                    added_product((by_weight, p * height * room, room), (dys, 0, 1, BLOCK), (zrs, 0, room), count, height, room)
-                else:
-                    for b in range(count):
-                        for c in range(0, outs, LANES):
-                            from_ = ((block * BLOCK + b) * pairs + p) * outs + c
-                            store(grs, b * last_room + c, LANES, load(ds, from_, outs - c))
-                    added_product((by_last, p * height * last_room, last_room), (ys, 0, 1, BLOCK), (grs, 0, last_room), count, height, last_room)
-                    if p % GROUP == GROUP - 1 or p == pairs - 1:
-                        empty(lanes, sums)
-        turn_out(by_v, block, results)
+                        g = where_zero(larger(u * factor + shifts[own + h], zero), zero, load(dxs, at, LANES))
+                        store(dxs, at, LANES, (g * factor - u * two - one) * scale)
+                by_units = (dxs, 0, BLOCK)
+                added_product((dvs, i, BLOCK), (ws, start, 1, height), by_units, height, dim, BLOCK)
+                added_product((dvs, j, BLOCK), (ws, start + dim * height, 1, height), by_units, height, dim, BLOCK)
+                if wide > 2 * dim:
+                    third = (ws, start + 2 * dim * height, 1, height)
+                    product((dzs, 0, BLOCK), (none, 0), third, by_units, height, dim, BLOCK)
+                    for n in range(0, dim * BLOCK, LANES):
+                        dz = load(dzs, n, LANES)
+                        store(dvs, i + n, LANES, load(dvs, i + n, LANES) + dz * load(vs, j + n, LANES))
+                        store(dvs, j + n, LANES, load(dvs, j + n, LANES) + dz * load(vs, i + n, LANES))
+                fill_rows(v, first[p], second[p], chunk + k, wide, room, zrs)
+                into = (by_weight, p * height * room, room)
+                added_product(into, (dxs, 0, 1, BLOCK), (zrs, 0, room), count, height, room)
+        for k in range(together):
+            turn_out(by_v[k], chunk + k, results)
+    keep((by_z, dx, zeros, z_rows))
+
+
+@njit(cache=True, nogil=True)
+def collect(sums: Any, low: Any, high: Any, dweight: Any, dbias: Any) -> None:
+    """The threads' dweight (threads, P, H, room) of pairs low..high -> (P, 2 D or 3 D, H) and (P, H)."""
+    wide = dweight.shape[1]
+    for p in range(low, high):
+        for h in range(sums.shape[2]):
+            for t in range(1, len(sums)):
+                for n in range(wide + 1):
+                    sums[0, p, h, n] += sums[t, p, h, n]
+            dbias[p, h] = sums[0, p, h, wide]
+        for n in range(wide):
+            for h in range(sums.shape[2]):
+                dweight[p, n, h] = sums[0, p, h, n]

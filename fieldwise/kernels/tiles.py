@@ -3,8 +3,8 @@
     product        C[m][r]  = start[m] + sum_k A[k][m] B[k][r]    m < count, r < width, k < depth
     added_product  C[m][r] += sum_k A[k][m] B[k][r]
 
-Eight m by thirty-two r stay in registers while k goes by. One thread reaches the rate of a large matrix product this way,
-and matrices of one pair of fields stay in the first cache, where what is done next finds them.
+Eight m by thirty-two r stay in registers while k goes by. One thread reaches the rate of a large matrix product this
+way, and matrices of one pair of fields stay in the first cache, where what is done next finds them.
 
 Matrices are told by a `pointer`, where the first number lies, and steps: C by that from m to m + 1, B by that from k to
 k + 1 (their r lie side by side), A by that from k to k + 1 and that from m to m + 1; `start` by pointer and place.
@@ -102,8 +102,7 @@ def _write(builder: Any, kind: Any, parts: list[Any], start: Any, sizes: list[An
     Writer(builder, kind, c, start, a, b, sizes[0]).write(*sizes[1:])
 
 
-@intrinsic
-def product(typing: Any, c: Any, start: Any, a: Any, b: Any, depth: Any, count: Any, width: Any) -> Any:
+def _product(typing: Any, c: Any, start: Any, a: Any, b: Any, depth: Any, count: Any, width: Any) -> Any:
     """product((c, at, m_step), (start, at), (a, at, k_step, m_step), (b, at, k_step), depth, count, width)"""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -114,8 +113,7 @@ def product(typing: Any, c: Any, start: Any, a: Any, b: Any, depth: Any, count: 
     return types.void(c, start, a, b, *[types.intp] * 3), code
 
 
-@intrinsic
-def added_product(typing: Any, c: Any, a: Any, b: Any, depth: Any, count: Any, width: Any) -> Any:
+def _added_product(typing: Any, c: Any, a: Any, b: Any, depth: Any, count: Any, width: Any) -> Any:
     """added_product((c, at, m_step), (a, at, k_step, m_step), (b, at, k_step), depth, count, width)"""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -123,3 +121,7 @@ def added_product(typing: Any, c: Any, a: Any, b: Any, depth: Any, count: Any, w
         return context.get_dummy_value()
 
     return types.void(c, a, b, *[types.intp] * 3), code
+
+
+product: Any = intrinsic(_product)
+added_product: Any = intrinsic(_added_product)

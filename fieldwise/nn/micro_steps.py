@@ -64,15 +64,16 @@ class TwoLayers(torch.autograd.Function):
     @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override, unused-ignore]
         from fieldwise.kernels import micro
+        from fieldwise.kernels.lanes import LANES
 
         compute = _any(micro.backward)
         v, _, _, weight, gain, _, last, units, _ = saved = ctx.saved_tensors
         grad, by_v, threads = grad.contiguous(), torch.empty_like(v), threads_for(len(v))
         (_, wide, height), outs = weight.shape, last.shape[2]
         # Each thread has sums of its own: one after the other, the result does not depend on which is first.
-        by_weight = v.new_zeros(threads, *_shape(weight, height, wide + 1, micro.LANES))
-        by_gain, by_shift = v.new_zeros(2, threads, *gain.shape, micro.LANES)
-        by_last = v.new_zeros(threads, *_shape(last, height, outs, micro.LANES))
+        by_weight = v.new_zeros(threads, *_shape(weight, height, wide + 1, LANES))
+        by_gain, by_shift = v.new_zeros(2, threads, *gain.shape, LANES)
+        by_last = v.new_zeros(threads, *_shape(last, height, outs, LANES))
         given = [rows.array(part) for part in (grad, *saved)]
         sums = [rows.array(part) for part in (by_weight, by_gain, by_shift, by_last)]
 
@@ -80,9 +81,10 @@ class TwoLayers(torch.autograd.Function):
             compute(*given, low, high, *(found[thread] for found in sums), rows.array(by_v))
 
         rows.on_threads(part, len(units), threads)
-        first = by_weight.sum(0).transpose(1, 2)
+        affine, collect = (torch.empty_like(weight), weight.new_empty(len(weight), 1, height)), _any(micro.collect)
+        filled = rows.array(affine[0]), rows.array(affine[1][:, 0])
+        rows.on_threads(lambda low, high, _: collect(sums[0], low, high, *filled), len(weight), threads)
         shared = [found.sum((0, 3))[:, None] for found in (by_gain, by_shift)]
-        affine = first[:, :wide].contiguous(), first[:, wide : wide + 1].contiguous()
         return by_v, None, None, None, *affine, *shared, by_last.sum(0)[:, :, :outs].contiguous(), grad.sum(0)[:, None]
 
 
