@@ -227,7 +227,7 @@ def backward(
     dout: Any, v: Any, first: Any, second: Any, weight: Any, gain: Any, shift: Any, last: Any, units: Any, stats: Any,
     low: Any, high: Any, dweight: Any, dgain: Any, dshift: Any, dlast: Any, dv: Any,
 ) -> None:  # fmt: skip
-    """Fills dv (B, F, D), adds to dweight (P, H, room), db behind dW^T, dgain, dshift (1 or P, H, 16) and dlast (P, H, 16).
+    """Fills dv (B, F, D); adds to dweight (P, H, room), db behind dW^T, dgain, dshift (1 or P, H, 16), dlast (P, H, 16)
 
     The lanes of dgain and dshift are still to be added up.
     """
