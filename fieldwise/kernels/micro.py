@@ -19,6 +19,7 @@ import numpy as np
 from numba import njit
 
 from fieldwise.instructions import keep, pointer
+from fieldwise.kernels.halves import pack, pack_along, room, room_along
 from fieldwise.kernels.lanes import LANES, larger, load, spread, store, total, where_zero
 from fieldwise.kernels.tiles import added_product, product
 
@@ -63,13 +64,13 @@ def fill_inputs(vs: Any, dim: Any, i: Any, j: Any, wide: Any, zs: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def fill_rows(v: Any, i: Any, j: Any, block: Any, wide: Any, room: Any, zs: Any) -> None:
-    """z and a one behind it, row by row (BLOCK, room), of v (B, F, D)."""
+def fill_rows(v: Any, i: Any, j: Any, block: Any, wide: Any, size: Any, zs: Any) -> None:
+    """z and a one behind it, row by row (BLOCK, size), of v (B, F, D)."""
     count, fields, dim = v.shape
     vs, start = pointer(v), block * BLOCK
     some = min(dim, LANES)
     for b in range(min(BLOCK, count - start)):
-        one, two, to = ((start + b) * fields + i) * dim, ((start + b) * fields + j) * dim, b * room
+        one, two, to = ((start + b) * fields + i) * dim, ((start + b) * fields + j) * dim, b * size
         for c in range(0, dim, LANES):
             here = min(c, dim - some)
             x, y = load(vs, one + here, some), load(vs, two + here, some)
@@ -90,20 +91,18 @@ def empty(lanes: Any, sums: Any) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def forward(
-    v: Any, first: Any, second: Any, weight: Any, bias: Any, gain: Any, shift: Any, last: Any, last_bias: Any, eps: Any,
-    low: Any, high: Any, units: Any, stats: Any, out: Any,
+    v: Any, first: Any, second: Any, wide: Any, weight: Any, bias: Any, gain: Any, shift: Any, last: Any,
+    last_bias: Any, eps: Any, low: Any, high: Any, units: Any, stats: Any, out: Any,
 ) -> None:  # fmt: skip
     """Fills units (blocks, P, H, BLOCK), or (1, ...) where nothing is kept, stats (blocks, 2, BLOCK) and out (B, P, U).
 
-    v (B, F, D), weight (P, 2 D or 3 D, H), bias (P, H), gain and shift (1 or P, H), last (P, H, U), last_bias (P, U).
+    v (B, F, D), weight (P, wide, H), bias (P, H), gain and shift (1 or P, H), last (P, H, U), last_bias (P, U), where
+    `wide` is 2 D or 3 D. The weight may be words of two inputs each, (P, wide / 2, H).
     """
-    (pairs, wide, height), dim, outs, kept = weight.shape, v.shape[2], last.shape[2], len(units) == len(stats)
+    (pairs, depth, height), dim, outs, kept = weight.shape, v.shape[2], last.shape[2], len(units) == len(stats)
     rows, results, size = v.reshape(len(v), -1), out.reshape(len(v), -1), height * BLOCK
-    turned, z, near = (
-        np.empty((rows.shape[1], BLOCK), v.dtype),
-        np.empty((wide, BLOCK), v.dtype),
-        np.empty(BLOCK, v.dtype),
-    )
+    turned, z = np.empty((rows.shape[1], BLOCK), v.dtype), np.empty((wide, BLOCK), v.dtype)
+    inputs, near = room(z, weight), np.empty(BLOCK, v.dtype)
     found, lanes, sums = np.empty((pairs * outs, BLOCK), v.dtype), np.zeros((2, BLOCK), v.dtype), np.zeros((2, BLOCK))
     y = np.empty((height, BLOCK), v.dtype)
     vs, zs, xs, ws, bs, ls, cs = (
@@ -117,8 +116,9 @@ def forward(
         for p in range(pairs):
             here = mine + p * size
             fill_inputs(vs, dim, first[p], second[p], wide, zs)
-            mine_too = (ws, p * wide * height, height, 1)
-            product((xs, here, BLOCK), (bs, p * height), mine_too, (zs, 0, BLOCK), wide, height, BLOCK)
+            pack(z, inputs)
+            to_units = (ws, p * depth * height, height, 1)
+            product((xs, here, BLOCK), (bs, p * height), to_units, (pointer(inputs), 0, BLOCK), depth, height, BLOCK)
             if p == 0:
                 # Squares are taken from the mean of the first pair's units, near that of all: they do not cancel out.
                 near[:] = 0
@@ -142,7 +142,7 @@ def forward(
             of_pair = (ls, p * height * outs, outs, 1)
             product((fs, p * outs * BLOCK, BLOCK), (cs, p * outs), of_pair, (ys, 0, BLOCK), height, outs, BLOCK)
         turn_out(found, block, results)
-    keep((z, y))
+    keep((z, inputs, y))
 
 
 @njit(cache=True, nogil=True)
@@ -224,33 +224,34 @@ def sum_gradients(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def backward(
-    dout: Any, v: Any, first: Any, second: Any, weight: Any, gain: Any, shift: Any, last: Any, units: Any, stats: Any,
-    low: Any, high: Any, dweight: Any, dgain: Any, dshift: Any, dlast: Any, dv: Any,
+    dout: Any, v: Any, first: Any, second: Any, wide: Any, weight: Any, gain: Any, shift: Any, last: Any, units: Any,
+    stats: Any, low: Any, high: Any, dweight: Any, dgain: Any, dshift: Any, dlast: Any, dv: Any,
 ) -> None:  # fmt: skip
-    """Fills dv (B, F, D); adds to dweight (P, H, room), db behind dW^T, dgain, dshift (1 or P, H, 16), dlast (P, H, 16)
+    """Fills dv (B, F, D); adds to dweight (P, H, size), dgain and dshift (1 or P, H, 16), dlast (P, H, 16).
 
-    The lanes of dgain and dshift are still to be added up.
+    db is behind dW^T; lanes of dgain and dshift are still to be added up. The weight may be words of
+    two units each, (P, wide, H / 2).
     """
-    (pairs, wide, height), dim, outs, kind = weight.shape, v.shape[2], last.shape[2], v.dtype
-    rows, results, grads, room = (
-        v.reshape(len(v), -1),
-        dv.reshape(len(v), -1),
-        dout.reshape(len(v), -1),
-        dweight.shape[2],
-    )
+    (pairs, _, depth), dim, (_, height, outs), kind = weight.shape, v.shape[2], last.shape, v.dtype
+    rows, results, grads = v.reshape(len(v), -1), dv.reshape(len(v), -1), dout.reshape(len(v), -1)
     turned, given = np.empty((TOGETHER, rows.shape[1], BLOCK), kind), np.empty((TOGETHER, grads.shape[1], BLOCK), kind)
     by_v, means, by_z = np.empty_like(turned), np.empty((TOGETHER, 2, BLOCK), kind), np.empty((dim, BLOCK), kind)
-    dx, zeros, z_rows = np.empty((height, BLOCK), kind), np.zeros(height, kind), np.zeros((BLOCK, room), kind)
-    z_rows[:, wide] = 1
+    dx, zeros, z_rows = (
+        np.empty((height, BLOCK), kind),
+        np.zeros(height, kind),
+        np.zeros((BLOCK, dweight.shape[2]), kind),
+    )
+    z_rows[:, wide], size = 1, dweight.shape[2]
+    by_unit, along, by_row = room(dx, weight), room_along(dx, weight), room(z_rows, weight)
     ws, ls, xs, zrs, dzs, none = (
         pointer(weight), pointer(last), pointer(units), pointer(z_rows), pointer(by_z), pointer(zeros),
     )  # fmt: skip
-    dxs, gains, shifts, zero, by_weight = (
+    dxs, gains, shifts, by_weight, zero = (
         pointer(dx),
         pointer(gain),
         pointer(shift),
-        spread(kind.type(0)),
         pointer(dweight),
+        spread(kind.type(0)),
     )
     for chunk in range(low, high, TOGETHER):
         together = min(TOGETHER, high - chunk)
@@ -262,11 +263,11 @@ def backward(
         by_v[:] = 0
         for p in range(pairs):
             own, i, j = 0 if len(gain) == 1 else p * height, first[p] * dim * BLOCK, second[p] * dim * BLOCK
-            to_units, start = (ls, p * height * outs, 1, outs), p * wide * height
+            to_units, start = (ls, p * height * outs, 1, outs), p * wide * depth
             for k in range(together):
                 gs, vs, dvs = pointer(given[k]), pointer(turned[k]), pointer(by_v[k])
                 lanes, own_stats = pointer(means[k]), pointer(stats[chunk + k])
-                here, count = ((chunk + k) * pairs + p) * height * BLOCK, min(BLOCK, len(v) - (chunk + k) * BLOCK)
+                here = ((chunk + k) * pairs + p) * height * BLOCK
                 product((dxs, 0, BLOCK), (none, 0), to_units, (gs, p * outs * BLOCK, BLOCK), outs, height, BLOCK)
                 for c in range(0, BLOCK, LANES):
                     mean, scale = load(own_stats, c, LANES), load(own_stats, BLOCK + c, LANES)
@@ -276,27 +277,32 @@ def backward(
                         u = (load(xs, here + at, LANES) - mean) * scale
                         g = where_zero(larger(u * factor + shifts[own + h], zero), zero, load(dxs, at, LANES))
                         store(dxs, at, LANES, (g * factor - u * two - one) * scale)
-                by_units = (dxs, 0, BLOCK)
-                added_product((dvs, i, BLOCK), (ws, start, 1, height), by_units, height, dim, BLOCK)
-                added_product((dvs, j, BLOCK), (ws, start + dim * height, 1, height), by_units, height, dim, BLOCK)
+                pack(dx, by_unit)
+                pack_along(dx, along)
+                of_units = (pointer(by_unit), 0, BLOCK)
+                added_product((dvs, i, BLOCK), (ws, start, 1, depth), of_units, depth, dim, BLOCK)
+                added_product((dvs, j, BLOCK), (ws, start + dim * depth, 1, depth), of_units, depth, dim, BLOCK)
                 if wide > 2 * dim:
-                    third = (ws, start + 2 * dim * height, 1, height)
-                    product((dzs, 0, BLOCK), (none, 0), third, by_units, height, dim, BLOCK)
+                    third = (ws, start + 2 * dim * depth, 1, depth)
+                    product((dzs, 0, BLOCK), (none, 0), third, of_units, depth, dim, BLOCK)
                     for n in range(0, dim * BLOCK, LANES):
                         dz = load(dzs, n, LANES)
                         store(dvs, i + n, LANES, load(dvs, i + n, LANES) + dz * load(vs, j + n, LANES))
                         store(dvs, j + n, LANES, load(dvs, j + n, LANES) + dz * load(vs, i + n, LANES))
-                fill_rows(v, first[p], second[p], chunk + k, wide, room, zrs)
-                into = (by_weight, p * height * room, room)
-                added_product(into, (dxs, 0, 1, BLOCK), (zrs, 0, room), count, height, room)
+                fill_rows(v, first[p], second[p], chunk + k, wide, size, zrs)
+                pack(z_rows, by_row)
+                # Rows that the last block lacks have no gradient: what z_rows holds there does not matter.
+                of_dx, length = (pointer(along), 0, 1, along.shape[1]), along.shape[1]
+                into = (by_weight, p * height * size, size)
+                added_product(into, of_dx, (pointer(by_row), 0, size), length, height, size)
         for k in range(together):
             turn_out(by_v[k], chunk + k, results)
-    keep((by_z, dx, zeros, z_rows))
+    keep((by_z, dx, zeros, z_rows, by_unit, along, by_row))
 
 
 @njit(cache=True, nogil=True)
 def collect(sums: Any, low: Any, high: Any, dweight: Any, dbias: Any) -> None:
-    """The threads' dweight (threads, P, H, room) of pairs low..high -> (P, 2 D or 3 D, H) and (P, H)."""
+    """The threads' dweight (threads, P, H, size) of pairs low..high -> (P, 2 D or 3 D, H) and (P, H)."""
     wide = dweight.shape[1]
     for p in range(low, high):
         for h in range(sums.shape[2]):

@@ -8,7 +8,7 @@ way, and matrices of one pair of fields stay in the first cache, where what is d
 
 Matrices are told by a `pointer`, where the first number lies, and steps: C by that from m to m + 1, B by that from k to
 k + 1 (their r lie side by side), A by that from k to k + 1 and that from m to m + 1; `start` by pointer and place.
-`width` is a multiple of 16.
+`width` is a multiple of 16. A and B may be words of two bfloat16 each (`halves`): k then counts words.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from fieldwise.kernels.halves import WORDS, dot
 from fieldwise.kernels.lanes import FAST, LANES, lanes_of, spread_number
 
 TALL, VECTORS = 8, 2
@@ -32,7 +33,8 @@ class Writer:
     """Writes the instructions of one product; all that is an index is a value of the compiler's."""
 
     builder: Any
-    kind: Any  # of the numbers
+    kind: Any  # of C's numbers
+    words: bool
     c: list[Any]
     start: list[Any] | None  # None: C itself
     a: list[Any]
@@ -59,8 +61,7 @@ class Writer:
             done = builder.add(done, there)
 
     def _tile(self, tall: int, vectors: int, m: Any, r: Any) -> None:
-        builder, vector = self.builder, lanes_of(self.kind)
-        align = self.kind.bitwidth // 8
+        builder, vector, align = self.builder, lanes_of(self.kind), self.kind.bitwidth // 8
         (c, c_at, c_step), (a, a_at, a_k, a_m), (b, b_at, b_step) = self.c, self.a, self.b
         places = [(i, n) for i in range(tall) for n in range(vectors)]
 
@@ -70,8 +71,8 @@ class Writer:
                 index = builder.add(index, term)
             return cgutils.gep_inbounds(builder, base, index)  # type: ignore[no-untyped-call, unused-ignore]
 
-        def lanes(base: Any, n: int, *terms: Any) -> Any:
-            return builder.bitcast(place(base, r, r.type(n * LANES), *terms), vector.as_pointer())
+        def lanes(base: Any, n: int, *terms: Any, of: Any = vector) -> Any:
+            return builder.bitcast(place(base, r, r.type(n * LANES), *terms), of.as_pointer())
 
         def row(i: int) -> Any:
             return builder.mul(builder.add(m, m.type(i)), c_step)
@@ -86,20 +87,26 @@ class Writer:
             builder.store(value, sums[i, n])
         with cgutils.for_range(builder, self.depth) as loop:  # type: ignore[no-untyped-call, unused-ignore]
             by_b, by_a = builder.mul(loop.index, b_step), builder.mul(loop.index, a_k)
-            held = [builder.load(lanes(b, n, b_at, by_b), align=align) for n in range(vectors)]
+            of = WORDS if self.words else vector
+            held = [builder.load(lanes(b, n, b_at, by_b, of=of), align=align) for n in range(vectors)]
             for i in range(tall):
                 number = builder.load(place(a, a_at, by_a, builder.mul(builder.add(m, m.type(i)), a_m)))
                 many = spread_number(builder, number)
                 for n in range(vectors):
-                    more = builder.fmul(held[n], many, flags=FAST)
-                    builder.store(builder.fadd(builder.load(sums[i, n]), more, flags=FAST), sums[i, n])
+                    builder.store(self._added(builder.load(sums[i, n]), held[n], many), sums[i, n])
         for i, n in places:
             builder.store(builder.load(sums[i, n]), lanes(c, n, c_at, row(i)), align=align)
 
+    def _added(self, total: Any, one: Any, two: Any) -> Any:
+        if self.words:
+            return dot(self.builder, total, one, two)
+        return self.builder.fadd(total, self.builder.fmul(one, two, flags=FAST), flags=FAST)
 
-def _write(builder: Any, kind: Any, parts: list[Any], start: Any, sizes: list[Any]) -> None:
+
+def _write(builder: Any, kinds: list[Any], parts: list[Any], start: Any, sizes: list[Any]) -> None:
     c, a, b = (cgutils.unpack_tuple(builder, part) for part in parts)  # type: ignore[no-untyped-call, unused-ignore]
-    Writer(builder, kind, c, start, a, b, sizes[0]).write(*sizes[1:])
+    words = kinds[2][0].dtype == types.uint32
+    Writer(builder, kinds[0][0].dtype, words, c, start, a, b, sizes[0]).write(*sizes[1:])
 
 
 def _product(typing: Any, c: Any, start: Any, a: Any, b: Any, depth: Any, count: Any, width: Any) -> Any:
@@ -107,7 +114,7 @@ def _product(typing: Any, c: Any, start: Any, a: Any, b: Any, depth: Any, count:
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         start = cgutils.unpack_tuple(builder, args[1])  # type: ignore[no-untyped-call, unused-ignore]
-        _write(builder, c[0].dtype, [args[0], *args[2:4]], start, args[4:])
+        _write(builder, [c, a, b], [args[0], *args[2:4]], start, args[4:])
         return context.get_dummy_value()
 
     return types.void(c, start, a, b, *[types.intp] * 3), code
@@ -117,7 +124,7 @@ def _added_product(typing: Any, c: Any, a: Any, b: Any, depth: Any, count: Any, 
     """added_product((c, at, m_step), (a, at, k_step, m_step), (b, at, k_step), depth, count, width)"""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _write(builder, c[0].dtype, args[:3], None, args[3:])
+        _write(builder, [c, a, b], args[:3], None, args[3:])
         return context.get_dummy_value()
 
     return types.void(c, a, b, *[types.intp] * 3), code

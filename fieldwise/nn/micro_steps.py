@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 from fieldwise.kernels import rows
 from fieldwise.nn.norms import EPSILON
@@ -27,11 +28,15 @@ def two_layers(v: Tensor, first: Tensor, second: Tensor, layers: tuple[Tensor, .
     """(B, F, D) -> (B, P, U): affine, fused norm, ReLU, affine, of v_i, v_j and, where weights are for it, v_i * v_j.
 
     `layers`: weight (P, 2 D or 3 D, H) and bias (P, 1, H), gain and shift (1 or P, 1, H), weight (P, H, U) and bias
-    (P, 1, U). Under autocast too it computes in the type of the weights.
+    (P, 1, U). Under autocast the products of the first layer are of bfloat16, if the processor has them; all else is
+    in the type of the weights.
     """
+    from fieldwise.kernels import halves
+
     kept = torch.is_grad_enabled() and any(part.requires_grad for part in (v, *layers))
+    narrow = torch.is_autocast_enabled("cpu") and v.dtype == torch.float32 and halves.available()
     with torch.autocast("cpu", enabled=False):
-        found: Tensor = TwoLayers.apply(v, first, second, kept, *layers)  # type: ignore[no-untyped-call]
+        found: Tensor = TwoLayers.apply(v, first, second, kept, narrow, *layers)  # type: ignore[no-untyped-call]
     return found
 
 
@@ -39,7 +44,9 @@ class TwoLayers(torch.autograd.Function):
     """`two_layers`; with `kept` the units stay for the way back, one array of blocks (n, P, H, BLOCK)."""
 
     @staticmethod
-    def forward(ctx: Any, v: Tensor, first: Tensor, second: Tensor, kept: bool, *layers: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, v: Tensor, first: Tensor, second: Tensor, kept: bool, narrow: bool, *layers: Tensor
+    ) -> Tensor:
         from fieldwise.kernels import micro
 
         compute, v = _any(micro.forward), v.contiguous()
@@ -49,7 +56,8 @@ class TwoLayers(torch.autograd.Function):
         units = v.new_empty(blocks if kept else threads, pairs, height, micro.BLOCK)
         stats, out = v.new_empty(blocks, 2, micro.BLOCK), v.new_empty(len(v), pairs, last.shape[2])
         flat = bias.squeeze(1), gain.squeeze(1), shift.squeeze(1), last, last_bias.squeeze(1)
-        given = [rows.array(part) for part in (v, first, second, weight, *flat)]
+        given = [*(rows.array(part) for part in (v, first, second)), weight.shape[1]]
+        given += [rows.array(part) for part in (_words(weight, 1) if narrow else weight, *flat)]
         held, found = rows.array(units), [rows.array(stats), rows.array(out)]
 
         def part(low: int, high: int, thread: int) -> None:
@@ -57,6 +65,7 @@ class TwoLayers(torch.autograd.Function):
 
         rows.on_threads(part, blocks, threads)
         if kept:
+            ctx.narrow = narrow
             ctx.save_for_backward(v, first, second, weight, *flat[1:4], units, stats)
         return out
 
@@ -74,7 +83,8 @@ class TwoLayers(torch.autograd.Function):
         by_weight = v.new_zeros(threads, *_shape(weight, height, wide + 1, LANES))
         by_gain, by_shift = v.new_zeros(2, threads, *gain.shape, LANES)
         by_last = v.new_zeros(threads, *_shape(last, height, outs, LANES))
-        given = [rows.array(part) for part in (grad, *saved)]
+        given = [*(rows.array(part) for part in (grad, *saved[:3])), wide]
+        given += [rows.array(part) for part in (_words(weight, 2) if ctx.narrow else weight, *saved[4:])]
         sums = [rows.array(part) for part in (by_weight, by_gain, by_shift, by_last)]
 
         def part(low: int, high: int, thread: int) -> None:
@@ -85,7 +95,24 @@ class TwoLayers(torch.autograd.Function):
         filled = rows.array(affine[0]), rows.array(affine[1][:, 0])
         rows.on_threads(lambda low, high, _: collect(sums[0], low, high, *filled), len(weight), threads)
         shared = [found.sum((0, 3))[:, None] for found in (by_gain, by_shift)]
-        return by_v, None, None, None, *affine, *shared, by_last.sum(0)[:, :, :outs].contiguous(), grad.sum(0)[:, None]
+        return (
+            by_v,
+            None,
+            None,
+            None,
+            None,
+            *affine,
+            *shared,
+            by_last.sum(0)[:, :, :outs].contiguous(),
+            grad.sum(0)[:, None],
+        )
+
+
+def _words(weight: Tensor, along: int) -> Tensor:
+    """Two bfloat16, neighbours along a dimension, as one word of 32 bits; a last one has a zero beside it."""
+    halves = weight.detach().to(torch.bfloat16).movedim(along, -1)
+    pairs = functional.pad(halves, (0, halves.shape[-1] % 2)).contiguous().view(torch.int32)
+    return pairs.movedim(-1, along).contiguous()
 
 
 def _shape(weight: Tensor, height: int, wide: int, lanes: int) -> tuple[int, int, int]:
