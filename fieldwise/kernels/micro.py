@@ -19,37 +19,16 @@ import numpy as np
 from numba import njit
 
 from fieldwise.instructions import keep, pointer
+from fieldwise.kernels.blocks import BLOCK, turn_in, turn_out
 from fieldwise.kernels.halves import pack, pack_along, room, room_along
 from fieldwise.kernels.lanes import LANES, larger, load, spread, store, total, where_zero
 from fieldwise.kernels.tiles import added_product, product
 
-BLOCK = 32
 GROUP = 32
 
 
 # Blocks whose gradients are taken pair by pair: a pair's sums, which lie in the third cache, are fetched once for all.
 TOGETHER = 4
-
-
-@njit(cache=True, nogil=True)
-def turn_in(rows: Any, block: Any, out: Any) -> None:
-    """A block's rows of (B, n) -> out (n, BLOCK)."""
-    start = block * BLOCK
-    for b in range(BLOCK):
-        if start + b < len(rows):
-            for n in range(rows.shape[1]):
-                out[n, b] = rows[start + b, n]
-        else:
-            out[:, b] = 0
-
-
-@njit(cache=True, nogil=True)
-def turn_out(numbers: Any, block: Any, rows: Any) -> None:
-    """(n, BLOCK) -> a block's rows of (B, n)."""
-    start = block * BLOCK
-    for b in range(min(BLOCK, len(rows) - start)):
-        for n in range(rows.shape[1]):
-            rows[start + b, n] = numbers[n, b]
 
 
 @njit(cache=True, nogil=True)

@@ -48,13 +48,14 @@ class TwoLayers(torch.autograd.Function):
         ctx: Any, v: Tensor, first: Tensor, second: Tensor, kept: bool, narrow: bool, *layers: Tensor
     ) -> Tensor:
         from fieldwise.kernels import micro
+        from fieldwise.kernels.blocks import BLOCK
 
         compute, v = _any(micro.forward), v.contiguous()
         weight, bias, gain, shift, last, last_bias = layers
-        blocks, (pairs, _, height) = -(-len(v) // micro.BLOCK), weight.shape
+        blocks, (pairs, _, height) = -(-len(v) // BLOCK), weight.shape
         threads = threads_for(len(v))
-        units = v.new_empty(blocks if kept else threads, pairs, height, micro.BLOCK)
-        stats, out = v.new_empty(blocks, 2, micro.BLOCK), v.new_empty(len(v), pairs, last.shape[2])
+        units = v.new_empty(blocks if kept else threads, pairs, height, BLOCK)
+        stats, out = v.new_empty(blocks, 2, BLOCK), v.new_empty(len(v), pairs, last.shape[2])
         flat = bias.squeeze(1), gain.squeeze(1), shift.squeeze(1), last, last_bias.squeeze(1)
         given = [*(rows.array(part) for part in (v, first, second)), weight.shape[1]]
         given += [rows.array(part) for part in (_words(weight, 1) if narrow else weight, *flat)]
