@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fieldwise.instructions import pointer
+from fieldwise.instructions import keep, pointer
 from fieldwise.kernels.lanes import LANES, load, spread, store
 
 
@@ -37,6 +37,7 @@ def forward(v: Any, low: Any, high: Any, out: Any) -> None:
                     products = products + load(by_number, d * wide + j, LANES) * vectors[own + d]
                 store(places, place + j - i - 1, fields - j, products)
             place += fields - 1 - i
+    keep((turned,))
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -71,3 +72,4 @@ def backward(grad: Any, v: Any, low: Any, high: Any, out: Any) -> None:
             else:
                 found = weighted(grads, i, vectors, row, fields, dim, 0, dim, zero)
                 store(places, row + i * dim, dim, found)
+    keep((symmetric,))

@@ -42,9 +42,7 @@ class InnerProducts(torch.autograd.Function):
         compute: Any = inner.backward
         found = torch.empty_like(v)
         arrays = [rows.array(part) for part in (grad, v, found)]
-        rows.on_threads(
-            lambda low, high, _: compute(*arrays[:2], low, high, arrays[2]), len(v), rows.threads_for(len(v))
-        )
+        _on_threads(lambda low, high, _: compute(*arrays[:2], low, high, arrays[2]), len(v))
         return found
 
 
