@@ -12,6 +12,10 @@ def test_micro_networks(product, norm, out):
     in_interpreter("tests.kernels.test_triton_pairs", "check_micro", product, norm, out)
 
 
+def test_a_dnn_behind_features_with_zeros_behind_them():
+    in_interpreter("tests.kernels.test_triton_pairs", "check_padded")
+
+
 def test_kernel_products():
     in_interpreter("tests.kernels.test_triton_pairs", "check_kernels")
 
@@ -47,6 +51,18 @@ def check_micro(product, norm, out):
     from fieldwise.nn.micro import MicroNetwork
 
     compare(lambda: MicroNetwork([5] * 4, (6, out), product, norm, last_norm=out > 1))
+
+
+def check_padded():
+    import torch
+
+    from fieldwise.nn.classifiers import DNN, Layers
+    from fieldwise.nn.micro import MicroNetwork
+    from fieldwise.nn.model import Branch
+
+    network = MicroNetwork([5] * 4, (6, 3), padded=True)
+    assert network(torch.randn(2, 4, 5)).shape == (2, 24)
+    compare(lambda: Branch(MicroNetwork([5] * 4, (6, 3), padded=True), DNN(18, Layers((7,)))))
 
 
 def check_kernels():
