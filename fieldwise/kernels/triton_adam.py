@@ -53,7 +53,7 @@ def _fixed(grad, scale):
 def _largest(grads, into, M, D: tl.constexpr, BLOCK_M: tl.constexpr):
     """into = max |grad| of this program's places, as the bits of a float, which order as whole numbers."""
     start, size = tl.program_id(0).to(tl.int64) * (BLOCK_M * D), tl.zeros((4 * BLOCK_M,), tl.float32)
-    for part in tl.static_range(0, D, 4):
+    for part in tl.range(0, D, 4, loop_unroll_factor=5):  # five loads under way at a time
         k = part * BLOCK_M + tl.arange(0, 4 * BLOCK_M)
         grad = tl.load(grads + start + k, (k < BLOCK_M * D) & (start + k < M.to(tl.int64) * D), 0.0)
         size = tl.maximum(size, tl.where(grad == grad, tl.abs(grad), float("inf")))

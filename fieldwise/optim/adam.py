@@ -126,12 +126,6 @@ class Adam(RowOptimizer):
         if len(kinds) > 1 or not weights[0].is_contiguous():
             super().update_all(group, weights, grads, states)
             return
-        parts = list(zip(weights, grads, states, strict=True))
-        if self.captured is not None:
-            parts = self._without_large(group, parts)
-        if not parts:
-            return
-        weights, grads, states = (list(part) for part in zip(*parts, strict=True))
         (beta1, beta2), (means, squares) = group["betas"], zip(*states, strict=True)
         step, lr = torch.full((), group["step"], dtype=torch.float32, device=weights[0].device), group["lr"]
         if self.captured is not None:
@@ -139,18 +133,6 @@ class Adam(RowOptimizer):
         options: dict[str, Any] = {"lr": lr, "beta1": beta1, "beta2": beta2, "weight_decay": 0.0}
         options |= {"eps": self._root_and_eps(group, group["step"])[1], "amsgrad": False, "maximize": False}
         torch._fused_adam_(weights, grads, means, squares, [], [step] * len(weights), **options)
-
-    def _without_large(
-        self, group: Group, parts: list[tuple[Tensor, Tensor, list[Tensor]]]
-    ) -> list[tuple[Tensor, Tensor, list[Tensor]]]:
-        """Moves the large of the weights, each with its gradient and state, by a kernel of ours; returns the others."""
-        from fieldwise.kernels.triton_dense import LARGE, adam_dense
-
-        assert self.captured is not None
-        for weight, grad, (mean, square) in parts:
-            if weight.numel() >= LARGE:
-                adam_dense(weight, grad, mean, square, self.captured, group["betas"])
-        return [part for part in parts if part[0].numel() < LARGE]
 
     def can_be_captured(self, group: Group) -> bool:
         """Whether all numbers of a step that change can come from `captured`, and no shape depends on the ids."""

@@ -13,10 +13,6 @@ def test_moves_rows_as_the_plain_update_does(dims, mode):
     in_interpreter("tests.kernels.test_triton_adam", "check_steps", dims, mode)
 
 
-def test_moves_dense_weights_as_the_plain_update_does():
-    in_interpreter("tests.kernels.test_triton_adam", "check_dense")
-
-
 def test_a_gradient_that_is_no_number_is_not_hidden():
     in_interpreter("tests.kernels.test_triton_adam", "check_nan")
 
@@ -110,23 +106,3 @@ def check_model():
     tables = [table.weight for table in (fast.embedding.tables[0], fast.linear.weights)]
     pieces = {ours.state[weight][name].untyped_storage().data_ptr() for weight in tables for name in ours.state[weight]}
     assert len(pieces) == 1
-
-
-def check_dense():
-    from fieldwise.kernels import triton_dense
-    from fieldwise.optim import Adam
-
-    triton_dense.LARGE = 1000
-    start = [torch.randn(7, 200), torch.randn(30)]  # one by our kernel, one by torch's
-    fast, slow = [weight.clone().requires_grad_() for weight in start], [weight.double() for weight in start]
-    slow = [weight.requires_grad_() for weight in slow]
-    ours, theirs = Adam(fast, lr=0.01), Adam(slow, lr=0.01)
-    for step in (1, 2, 3):
-        for one, two in zip(fast, slow, strict=True):
-            one.grad = torch.randn(one.shape)
-            two.grad = one.grad.double()
-        ours.captured = torch.tensor(ours.numbers(ours.param_groups[0], step, 0.01))
-        ours.step()
-        theirs.step()
-    for one, two in zip(fast, slow, strict=True):
-        torch.testing.assert_close(one.double(), two, rtol=1e-6, atol=1e-7)
