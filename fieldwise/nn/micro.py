@@ -70,7 +70,7 @@ class MicroNetwork(Pairwise):
             norm = self.norms[0]
             first, last = ((weight(), bias) for weight, bias in zip(self.weights, self.biases, strict=True))
             layers: Any = *first, norm.gain, norm.shift, *last
-            found = micro_steps.two_layers(v, self.first, self.second, self.product, layers)
+            found = micro_steps.two_layers(v, self.first, self.second, layers)
             normal: Tensor = self.norms[1](found.transpose(0, 1))
             return normal.transpose(0, 1).flatten(1)
         return self.plain(v)
