@@ -16,6 +16,7 @@ from fieldwise.errors import ConfigError, unknown
 from fieldwise.kernels import gpu
 from fieldwise.nn.classifiers import check_sizes
 from fieldwise.nn.embedding import Packed
+from fieldwise.nn.kernel_sum import kernel_sum
 from fieldwise.nn.norms import EPSILON
 from fieldwise.nn.products import KernelProducts, narrowed, pays
 
@@ -212,6 +213,23 @@ class KernelProduct(Pairwise):
         p, q = self.sides(v)
         projected = torch.bmm(p, kernel) if self.kind == "mat" else p * kernel
         return (projected * q).sum(dim=2).T
+
+
+class KernelSum(KernelProduct):
+    """The sum of all pairs' kernel products, KFM's second-order part (eq. 11): width 1."""
+
+    def __init__(self, dims: Sequence[int], kernel: str = "mat", init: str = "identity") -> None:
+        super().__init__(dims, kernel, init)
+        self.width = 1
+
+    def forward(self, v: Tensor) -> Tensor:
+        if self.kind == "mat" and pays(v):
+            return kernel_sum(v, self.kernel())
+        return self.products(v).sum(dim=1, keepdim=True)
+
+    def products(self, v: Tensor) -> Tensor:
+        """The summands, pair by pair: (B, P)."""
+        return super().forward(v)
 
 
 def by_field(v: Tensor) -> Tensor:

@@ -1,0 +1,79 @@
+"""The sum of kernel products by large matrix products equals the sum of the plain ones: values and gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from fieldwise.nn import kernel_sum as sums
+from fieldwise.nn.interactions import KernelSum
+from tests.nn.drawn import drawn
+
+
+def vectors(rows: int, fields: int, dim: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(rows, fields, dim, dtype=dtype, generator=torch.Generator().manual_seed(1)).requires_grad_()
+
+
+def plain(part: KernelSum, v: Tensor) -> Tensor:
+    return part.plain(v, part.kernel()).sum(dim=1, keepdim=True)
+
+
+def gradients(found: Tensor, inputs: list[Tensor]) -> tuple[Tensor, ...]:
+    weights = torch.randn(found.shape, dtype=found.dtype, generator=torch.Generator().manual_seed(2))
+    return torch.autograd.grad((found * weights).sum(), inputs)
+
+
+@pytest.mark.parametrize("sizes", [[3, 3], [2, 2, 2], [4] * 5, [3] * 11, [3, 2, 1, 3, 2, 4], [1] * 6])
+def test_values_and_gradients_are_those_of_the_plain_products(sizes: list[int]) -> None:
+    v, part = vectors(6, len(sizes), max(sizes)), drawn(KernelSum(sizes)).double()
+    fast, slow = part(v), plain(part, v)
+    assert fast.shape == (6, 1)
+    torch.testing.assert_close(fast, slow, rtol=1e-12, atol=1e-12)
+    inputs = [v, *part.parameters()]
+    for one, two in zip(gradients(fast, inputs), gradients(slow, inputs), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-12)
+    with torch.inference_mode():
+        torch.testing.assert_close(part(v), slow, rtol=1e-12, atol=1e-12)
+
+
+def test_gradcheck() -> None:
+    kernel = torch.randn(10, 3, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(sums.kernel_sum, (vectors(4, 5, 3), kernel))
+
+
+def test_only_what_is_asked_for_has_a_gradient() -> None:
+    v, kernel = vectors(4, 5, 3), torch.randn(10, 3, 3, dtype=torch.float64)
+    sums.kernel_sum(v, kernel).sum().backward()
+    assert v.grad is not None
+    kernel.requires_grad_()
+    sums.kernel_sum(v.detach(), kernel).sum().backward()
+    assert kernel.grad is not None
+
+
+def test_many_rows_of_float32_take_the_other_library() -> None:
+    v, part = vectors(300, 7, 4, torch.float32), drawn(KernelSum([4] * 7)).float()
+    exact, wide = drawn(KernelSum([4] * 7)).double(), v.detach().double().requires_grad_()
+    fast, slow = part(v), plain(exact, wide)
+    torch.testing.assert_close(fast.double(), slow, rtol=1e-4, atol=1e-4)
+    found, expected = gradients(fast, [v, *part.parameters()]), gradients(slow.float(), [wide, *exact.parameters()])
+    for one, two in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.double(), two, rtol=1e-4, atol=1e-3)
+    with torch.inference_mode():
+        torch.testing.assert_close(part(v).double(), slow, rtol=1e-4, atol=1e-4)
+
+
+def test_bf16_multiplies_and_float32_adds() -> None:
+    v, part = vectors(300, 7, 4, torch.float32), drawn(KernelSum([4] * 7)).float()
+    exact = part(v)
+    with torch.autocast("cpu", torch.bfloat16):
+        narrow = part(v)
+    with torch.autocast("cpu", torch.bfloat16), torch.inference_mode():
+        scored = part(v)
+    assert narrow.dtype == scored.dtype == torch.float32
+    torch.testing.assert_close(narrow, exact, rtol=0.05, atol=0.2)
+    torch.testing.assert_close(scored, exact, rtol=0.05, atol=0.2)
+    inputs = [v, *part.parameters()]
+    for one, two in zip(gradients(narrow, inputs), gradients(exact, inputs), strict=True):
+        assert one.dtype == torch.float32
+        assert (one - two).norm() < 0.01 * two.norm()
