@@ -106,4 +106,7 @@ def _times(x: Tensor, symmetric: Tensor) -> Tensor:
 
 def _dots(one: Tensor, two: Tensor) -> Tensor:
     """Each row's inner product, in float32 at least: of many summands a narrow type would lose some."""
-    return (one.to(torch.promote_types(one.dtype, torch.float32)) * two).sum(dim=1)
+    wide = torch.promote_types(one.dtype, torch.float32)
+    with torch.autocast("cpu", enabled=False):
+        found: Tensor = torch.linalg.vecdot(one.to(wide), two.to(wide))
+    return found
