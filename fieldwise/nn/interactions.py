@@ -13,12 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from fieldwise.errors import ConfigError, unknown
-from fieldwise.kernels import gpu
+from fieldwise.kernels import gpu, rows
 from fieldwise.nn.classifiers import check_sizes
 from fieldwise.nn.embedding import Packed
 from fieldwise.nn.kernel_sum import kernel_sum
+from fieldwise.nn.micro_steps import pays as compiled_pays
 from fieldwise.nn.norms import EPSILON
-from fieldwise.nn.products import KernelProducts, narrowed, pays
+from fieldwise.nn.products import KernelProducts, pays
 
 
 def pairs(fields: int) -> tuple[Tensor, Tensor]:
@@ -198,8 +199,8 @@ class KernelProduct(Pairwise):
             products: Tensor = kernel_products(by_field(v), gpu.computed(self.kernel()), self.first, self.second)
             return products.T
         kernel = self.kernel()
-        if self.kind == "mat" and pays(v):
-            fast: Tensor = KernelProducts.apply(*narrowed(v, kernel))  # type: ignore[no-untyped-call]
+        if self.kind == "mat" and compiled_pays(v) and rows.available(kernel):
+            fast: Tensor = KernelProducts.apply(v, kernel)  # type: ignore[no-untyped-call]
             return fast
         return self.plain(v, kernel)
 
@@ -223,7 +224,8 @@ class KernelSum(KernelProduct):
         self.width = 1
 
     def forward(self, v: Tensor) -> Tensor:
-        if self.kind == "mat" and pays(v):
+        # Without gradients the products themselves, each half of what the matrix would multiply, are faster.
+        if self.kind == "mat" and torch.is_grad_enabled() and pays(v):
             return kernel_sum(v, self.kernel())
         return self.products(v).sum(dim=1, keepdim=True)
 

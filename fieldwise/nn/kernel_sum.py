@@ -18,16 +18,14 @@ from torch.autograd.function import once_differentiable
 from fieldwise.nn import affine
 from fieldwise.nn.products import narrowed
 
-# Strips in which only the half above the diagonal is wanted: more waste less, but are slower each.
+# Strips of X^T diag(g) X, of which only the half above the diagonal is wanted: more waste less, but are slower each.
 STRIPS = 4
 
 
 def kernel_sum(v: Tensor, kernel: Tensor) -> Tensor:
     """Sum of v_i^T K_ij v_j over pairs: (B, F, D), (P, D, D) -> (B, 1), in float32 where bf16 multiplies."""
-    if torch.is_grad_enabled() and (v.requires_grad or kernel.requires_grad):
-        found: Tensor = KernelSumProduct.apply(v, kernel)  # type: ignore[no-untyped-call]
-        return found
-    return _score(*narrowed(v, kernel))
+    found: Tensor = KernelSumProduct.apply(v, kernel)  # type: ignore[no-untyped-call]
+    return found
 
 
 class KernelSumProduct(torch.autograd.Function):
@@ -36,7 +34,7 @@ class KernelSumProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, v: Tensor, kernel: Tensor) -> Tensor:
         rows, kernels = narrowed(v, kernel)
-        x, matrix = rows.flatten(1), _matrix(kernels, v.shape[1], both=True)
+        x, matrix = rows.flatten(1), _matrix(kernels, v.shape[1])
         made = _times(x, matrix)
         ctx.save_for_backward(x, made)
         ctx.shape, ctx.kinds = v.shape, (v.dtype, kernel.dtype)
@@ -48,18 +46,6 @@ class KernelSumProduct(torch.autograd.Function):
         x, made = ctx.saved_tensors
         by_v = (grad * made).view(ctx.shape).to(ctx.kinds[0])
         return by_v, _by_kernel(x, (grad * x).to(x.dtype), ctx.shape[1]).to(ctx.kinds[1])
-
-
-def _score(v: Tensor, kernel: Tensor) -> Tensor:
-    """The sum without gradients, for which half of M is enough."""
-    x, dim = v.flatten(1), v.shape[2]
-    below = _matrix(kernel, v.shape[1], both=False)
-    total = torch.zeros(len(x), dtype=torch.promote_types(x.dtype, torch.float32))
-    for low, high in _strips(v.shape[1]):
-        own = slice(low * dim, high * dim)
-        made = x[:, : high * dim] @ below[own, : high * dim].T
-        total += _dots(x[:, own], made)
-    return total[:, None]
 
 
 def _by_kernel(x: Tensor, weighted: Tensor, fields: int) -> Tensor:
@@ -76,14 +62,13 @@ def _by_kernel(x: Tensor, weighted: Tensor, fields: int) -> Tensor:
     return found
 
 
-def _matrix(kernel: Tensor, fields: int, both: bool) -> Tensor:
-    """Kernels (P, D, D) -> M (F D, F D), or only what is below its diagonal."""
+def _matrix(kernel: Tensor, fields: int) -> Tensor:
+    """Kernels (P, D, D) -> M (F D, F D)."""
     first, second = torch.triu_indices(fields, fields, offset=1, device="cpu")
     dim = kernel.shape[1]
     blocks = kernel.new_zeros(fields, fields, dim, dim)
+    blocks[first, second] = kernel
     blocks[second, first] = kernel.mT
-    if both:
-        blocks[first, second] = kernel
     return blocks.transpose(1, 2).reshape(fields * dim, fields * dim)
 
 
