@@ -96,16 +96,8 @@ def forward(v: Any, kernel: Any, low: Any, high: Any, products: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def backward(grad: Any, v: Any, kernel: Any, low: Any, high: Any, dv: Any, dkernel: Any) -> None:
-    """Fills dv (B, F, D), adds to dkernel: of each first field its n kernels' gradients side by side, (D, n D)."""
-    for start in range(low, high, BLOCK):
-        end = min(start + BLOCK, high)
-        by_vectors(grad, v, kernel, start, end, dv)
-        by_kernels(grad, v, start, end, dkernel)
-
-
-@njit(cache=True, nogil=True)
 def by_vectors(grad: Any, v: Any, kernel: Any, low: Any, high: Any, dv: Any) -> None:
+    """Fills dv (B, F, D)."""
     fields, dim, zero = v.shape[1], v.shape[2], spread(v.dtype.type(0))
     sides, pulls = np.zeros((fields * dim, LANES), v.dtype), np.zeros((len(kernel), LANES), v.dtype)
     found, slopes, even = np.zeros((fields * dim, LANES), v.dtype), np.zeros((dim, LANES), v.dtype), dim - dim % 4
@@ -145,29 +137,49 @@ def by_vectors(grad: Any, v: Any, kernel: Any, low: Any, high: Any, dv: Any) -> 
 
 @njit(cache=True, nogil=True)
 def by_kernels(grad: Any, v: Any, low: Any, high: Any, dkernel: Any) -> None:
+    """Adds to dkernel, which has of each first field its n kernels' gradients side by side, (D, n D).
+
+    grad is (B, P), or (B, 1) where all pairs of a row share one, as those of a sum do.
+    """
+    fields, dim, shared = v.shape[1], v.shape[2], grad.shape[1] == 1
+    weighted = np.zeros((BLOCK, fields * dim + LANES), v.dtype)
+    for start in range(low, high, BLOCK):
+        end, pair = min(start + BLOCK, high), 0
+        for i in range(fields - 1):
+            if i == 0 or not shared:
+                weigh(grad, v, start, end, i, pair, weighted)
+            add_kernels(weighted, v, start, end, i, pair * dim * dim, dkernel)
+            pair += fields - 1 - i
+
+
+@njit(cache=True, nogil=True)
+def weigh(grad: Any, v: Any, low: Any, high: Any, i: Any, pair: Any, weighted: Any) -> None:
+    """g v_j of all j > i, each at the places of field j."""
+    fields, dim, apart = v.shape[1], v.shape[2], int(grad.shape[1] > 1)
+    vs, w = pointer(v), pointer(weighted)
+    for b in range(low, high):
+        into, own = (b - low) * weighted.shape[1], b * fields * dim
+        for j in range(i + 1, fields):
+            g = grad[b, apart * (pair + j - i - 1)]
+            for d in range(j * dim, (j + 1) * dim, LANES):
+                store(w, into + d, LANES, load(vs, own + d, (j + 1) * dim - d) * g)
+
+
+@njit(cache=True, nogil=True)
+def add_kernels(weighted: Any, v: Any, low: Any, high: Any, i: Any, own: Any, dkernel: Any) -> None:
+    """v_i (g v_j)^T of rows low..high, added to the kernels of first field i, which begin at `own`: (D, n D)."""
     fields, dim, zero = v.shape[1], v.shape[2], spread(v.dtype.type(0))
-    step, even, rows = fields * dim, dim - dim % 4, high - low
-    weighted = np.zeros((BLOCK, step + LANES), v.dtype)
-    vs, w, found, gap = pointer(v), pointer(weighted), pointer(dkernel), step + LANES
-    pair = 0
-    for i in range(fields - 1):
-        others = fields - 1 - i
-        for b in range(rows):
-            for n in range(others):
-                g, own = grad[low + b, pair + n], (low + b) * step + (i + 1 + n) * dim
-                for d in range(0, dim, LANES):
-                    store(w, b * gap + n * dim + d, LANES, load(vs, own + d, dim - d) * g)
-        width, own, mine = others * dim, pair * dim * dim, low * step + i * dim
-        for c in range(0, width, LANES):
-            left = width - c
-            for a in range(0, even, 4):
-                p, q, r, s = four_sums(w, c, gap, vs, mine + a, step, 1, rows, zero)
-                at = own + a * width + c
-                store(found, at, left, load(found, at, left) + p)
-                store(found, at + width, left, load(found, at + width, left) + q)
-                store(found, at + 2 * width, left, load(found, at + 2 * width, left) + r)
-                store(found, at + 3 * width, left, load(found, at + 3 * width, left) + s)
-            for a in range(even, dim):
-                at = own + a * width + c
-                store(found, at, left, load(found, at, left) + one_sum(w, c, gap, vs, mine + a, step, rows, zero))
-        pair += others
+    step, even, gap, rows, width = fields * dim, dim - dim % 4, weighted.shape[1], high - low, (fields - 1 - i) * dim
+    vs, w, found, mine = pointer(v), pointer(weighted), pointer(dkernel), low * step + i * dim
+    for c in range(0, width, LANES):
+        left, column = width - c, (i + 1) * dim + c
+        for a in range(0, even, 4):
+            p, q, r, s = four_sums(w, column, gap, vs, mine + a, step, 1, rows, zero)
+            at = own + a * width + c
+            store(found, at, left, load(found, at, left) + p)
+            store(found, at + width, left, load(found, at + width, left) + q)
+            store(found, at + 2 * width, left, load(found, at + 2 * width, left) + r)
+            store(found, at + 3 * width, left, load(found, at + 3 * width, left) + s)
+        for a in range(even, dim):
+            at = own + a * width + c
+            store(found, at, left, load(found, at, left) + one_sum(w, column, gap, vs, mine + a, step, rows, zero))

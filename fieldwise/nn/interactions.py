@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from fieldwise.errors import ConfigError, unknown
-from fieldwise.kernels import gpu, rows
+from fieldwise.kernels import gpu
 from fieldwise.nn.classifiers import check_sizes
 from fieldwise.nn.embedding import Packed
-from fieldwise.nn.kernel_sum import kernel_sum
-from fieldwise.nn.micro_steps import pays as compiled_pays
+from fieldwise.nn.kernel_sum import KernelSums
+from fieldwise.nn.micro_steps import pays
 from fieldwise.nn.norms import EPSILON
-from fieldwise.nn.products import KernelProducts, pays
+from fieldwise.nn.products import KernelProducts
 
 
 def pairs(fields: int) -> tuple[Tensor, Tensor]:
@@ -199,10 +199,14 @@ class KernelProduct(Pairwise):
             products: Tensor = kernel_products(by_field(v), gpu.computed(self.kernel()), self.first, self.second)
             return products.T
         kernel = self.kernel()
-        if self.kind == "mat" and compiled_pays(v) and rows.available(kernel):
+        if self.compiles(v):
             fast: Tensor = KernelProducts.apply(v, kernel)  # type: ignore[no-untyped-call]
             return fast
         return self.plain(v, kernel)
+
+    def compiles(self, v: Tensor) -> bool:
+        """Whether compiled loops are for these vectors."""
+        return self.kind == "mat" and pays(v) and v.dtype == self.kernel.entries.dtype
 
     @property
     def _tile(self) -> int:
@@ -224,9 +228,10 @@ class KernelSum(KernelProduct):
         self.width = 1
 
     def forward(self, v: Tensor) -> Tensor:
-        # Without gradients the products themselves, each half of what the matrix would multiply, are faster.
-        if self.kind == "mat" and torch.is_grad_enabled() and pays(v):
-            return kernel_sum(v, self.kernel())
+        # Without gradients the products themselves, half of what the large matrix multiplies, are faster.
+        if torch.is_grad_enabled() and self.compiles(v):
+            found: Tensor = KernelSums.apply(v, self.kernel())  # type: ignore[no-untyped-call]
+            return found
         return self.products(v).sum(dim=1, keepdim=True)
 
     def products(self, v: Tensor) -> Tensor:

@@ -78,20 +78,26 @@ class KernelProducts(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override, unused-ignore]
         from fieldwise.kernels import kernel_products
 
-        compute: Any = kernel_products.backward
+        compute: Any = kernel_products.by_vectors
         v, kernel = ctx.saved_tensors
-        threads, by_v = threads_for(len(v)), torch.empty_like(v)
-        # Each thread has sums of its own: one after the other, the result does not depend on which is first.
-        sums = kernel.new_zeros(threads, kernel.numel())
-        arrays, found = [rows.array(part) for part in (grad.contiguous(), v, kernel)], rows.array(by_v)
+        grad, by_v = grad.contiguous(), torch.empty_like(v)
+        arrays = [rows.array(part) for part in (grad, v, kernel, by_v)]
+        rows.on_threads(lambda low, high, _: compute(*arrays[:3], low, high, arrays[3]), len(v), threads_for(len(v)))
+        return by_v, by_kernels(grad, v)
 
-        def part(low: int, high: int, thread: int) -> None:
-            compute(*arrays, low, high, found, rows.array(sums[thread]))
 
-        rows.on_threads(part, len(v), threads)
-        by_first = sums.sum(0).split([kernel[places].numel() for _, places in first_fields(v.shape[1])])
-        dim = v.shape[2]
-        return by_v, torch.cat([own.view(dim, -1, dim).transpose(0, 1) for own in by_first])
+def by_kernels(grad: Tensor, v: Tensor) -> Tensor:
+    """Sum over rows of g v_i v_j^T of all pairs, with g (B, P) or, for all pairs of a row, (B, 1): (P, D, D)."""
+    from fieldwise.kernels import kernel_products
+
+    compute: Any = kernel_products.by_kernels
+    threads, (_, fields, dim) = threads_for(len(v)), v.shape
+    # Each thread has sums of its own: one after the other, the result does not depend on which is first.
+    sums = v.new_zeros(threads, fields * (fields - 1) // 2 * dim * dim)
+    arrays = [rows.array(part) for part in (grad, v, sums)]
+    rows.on_threads(lambda low, high, thread: compute(*arrays[:2], low, high, arrays[2][thread]), len(v), threads)
+    by_first = sums.sum(0).split([(fields - 1 - i) * dim * dim for i in range(fields - 1)])
+    return torch.cat([own.view(dim, -1, dim).transpose(0, 1) for own in by_first])
 
 
 def narrowed(*tensors: Tensor) -> tuple[Tensor, ...]:

@@ -1,4 +1,4 @@
-"""The sum of kernel products by large matrix products equals the sum of the plain ones: values and gradients."""
+"""The sum of kernel products by one large matrix product equals the sum of the plain ones: values and gradients."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from fieldwise.nn import kernel_sum as sums
 from fieldwise.nn.interactions import KernelSum
+from fieldwise.nn.kernel_sum import KernelSums
+from fieldwise.nn.micro_steps import ROWS_PER_THREAD
 from tests.nn.drawn import drawn
+
+ROWS = 2 * ROWS_PER_THREAD + 3
 
 
 def vectors(rows: int, fields: int, dim: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -24,11 +27,12 @@ def gradients(found: Tensor, inputs: list[Tensor]) -> tuple[Tensor, ...]:
     return torch.autograd.grad((found * weights).sum(), inputs)
 
 
-@pytest.mark.parametrize("sizes", [[3, 3], [2, 2, 2], [4] * 5, [3] * 11, [3, 2, 1, 3, 2, 4], [1] * 6])
-def test_values_and_gradients_are_those_of_the_plain_products(sizes: list[int]) -> None:
-    v, part = vectors(6, len(sizes), max(sizes)), drawn(KernelSum(sizes)).double()
+@pytest.mark.parametrize("rows", [6, ROWS])
+@pytest.mark.parametrize("sizes", [[3, 3], [4] * 5, [5] * 11, [3, 2, 1, 3, 2, 4], [1] * 6])
+def test_values_and_gradients_are_those_of_the_plain_products(sizes: list[int], rows: int) -> None:
+    v, part = vectors(rows, len(sizes), max(sizes)), drawn(KernelSum(sizes)).double()
     fast, slow = part(v), plain(part, v)
-    assert fast.shape == (6, 1)
+    assert fast.shape == (rows, 1)
     torch.testing.assert_close(fast, slow, rtol=1e-12, atol=1e-12)
     inputs = [v, *part.parameters()]
     for one, two in zip(gradients(fast, inputs), gradients(slow, inputs), strict=True):
@@ -39,16 +43,17 @@ def test_values_and_gradients_are_those_of_the_plain_products(sizes: list[int]) 
 
 def test_gradcheck() -> None:
     kernel = torch.randn(10, 3, 3, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(sums.kernel_sum, (vectors(4, 5, 3), kernel))
+    assert torch.autograd.gradcheck(KernelSums.apply, (vectors(4, 5, 3), kernel))
 
 
-def test_only_what_is_asked_for_has_a_gradient() -> None:
-    v, kernel = vectors(4, 5, 3), torch.randn(10, 3, 3, dtype=torch.float64)
-    sums.kernel_sum(v, kernel).sum().backward()
-    assert v.grad is not None
-    kernel.requires_grad_()
-    sums.kernel_sum(v.detach(), kernel).sum().backward()
-    assert kernel.grad is not None
+def test_many_rows_that_are_learnt_from_take_the_large_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    part, taken = KernelSum([3] * 5).double(), []
+    monkeypatch.setattr(KernelSums, "apply", lambda v, kernel: taken.append(len(v)) or plain(part, v))
+    for rows in (ROWS_PER_THREAD - 1, ROWS_PER_THREAD):
+        part(vectors(rows, 5, 3))
+    with torch.inference_mode():
+        part(vectors(ROWS, 5, 3))
+    assert taken == [ROWS_PER_THREAD]
 
 
 def test_many_rows_of_float32_take_the_other_library() -> None:
