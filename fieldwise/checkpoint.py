@@ -116,7 +116,8 @@ def save(
         tensors["random.cuda"] = torch.cuda.get_rng_state()
     facts = {"progress": progress, "groups": state["param_groups"], "plain": plain}
     with whole_folder(folder_of(folder, progress["step"]), "state.json", force=True) as work:
-        save_file({name: value.detach().contiguous() for name, value in tensors.items()}, work / "state.safetensors")
+        kept = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+        save_file(kept, work / "state.safetensors")
         (work / "state.json").write_text(json.dumps(facts), encoding="utf-8")
     drop_others(folder, progress["step"], progress["best_step"], newest=keep)
 

@@ -13,12 +13,20 @@ BYTES = 64
 
 
 def _pointer(typing: Any, array: Any) -> Any:
-    """pointer(array): where a contiguous array's numbers begin; whoever asks keeps the array alive."""
+    """pointer(array): where a contiguous array's numbers begin; whoever asks sees to it that the array lives."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return context.make_array(signature.args[0])(context, builder, args[0]).data
 
     return types.CPointer(array.dtype)(array), code  # type: ignore[no-untyped-call, unused-ignore]
+
+
+def _keep(typing: Any, arrays: Any) -> Any:
+    """keep((one, two ...)): does nothing, behind all uses of the `pointer` to an array that the function made itself.
+
+    An array is freed after the last line that names it, whatever a pointer to it is still needed for.
+    """
+    return types.void(arrays), lambda context, builder, signature, args: context.get_dummy_value()
 
 
 def _asking(to_write: int, keep: int) -> Any:
@@ -76,6 +84,7 @@ def _lowest(typing: Any, bits: Any) -> Any:
 
 
 pointer: Any = intrinsic(_pointer)
+keep: Any = intrinsic(_keep)
 # Into the first cache, to be written; into the second one, which has room for much that comes later.
 prefetch: Any = intrinsic(_asking(1, 3))
 prefetch_second: Any = intrinsic(_asking(0, 2))

@@ -214,5 +214,5 @@ def pin(
 ) -> Model:
     """Product-network in network: a micro network for each pair, their outputs into a DNN (section 3.3.4)."""
     dims = vectors.sizes(sizes)
-    features = MicroNetwork(dims, subnet, product, subnet_norm)
+    features = MicroNetwork(dims, subnet, product, subnet_norm, padded=True)
     return Model(Embedding(sizes, dims), Branch(features, DNN(features.width, layers)))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fieldwise.instructions import pointer
+from fieldwise.instructions import keep, pointer
 from fieldwise.kernels.lanes import LANES, larger, load, spread, store, total, where_zero
 
 
@@ -44,6 +44,7 @@ def forward(v: Any, weight: Any, bias: Any, last: Any, low: Any, high: Any, scor
                     score = score + y * load(lasts, c, units - c)
                 scores[b, pair] = total(score, 0)
                 pair += 1
+    keep((both,))
 
 
 @njit(cache=True, nogil=True)
@@ -87,3 +88,4 @@ def backward(
                 dweight[d, u] += own[d, u]
             dbias[u] += own[dim, u]
             dlast[u] += own[dim + 1, u]
+    keep((both, slopes))

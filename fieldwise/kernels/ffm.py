@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fieldwise.instructions import pointer
+from fieldwise.instructions import keep, pointer
 from fieldwise.kernels.lanes import (
     LANES,
     load,
@@ -87,6 +87,7 @@ def ffm_rows(
             rest = load(own, f * room + full, wide - full) * slope_
             store(gathered, start + full, wide - full, load(gathered, start + full, wide - full) + rest)
             gathered[start + wide] += 1
+    keep((zeros,))
     return loss, slope
 
 

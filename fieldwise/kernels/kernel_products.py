@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fieldwise.instructions import pointer
+from fieldwise.instructions import keep, pointer
 from fieldwise.kernels.lanes import LANES, load, spread, store
 
 # Rows whose share in the kernels' gradients is summed up at once: what they need stays in the second cache.
@@ -93,6 +93,7 @@ def forward(v: Any, kernel: Any, low: Any, high: Any, products: Any) -> None:
                 store(y, pair * LANES, LANES, y_p)
                 pair += 1
         turn_back(y, b, count, len(kernel), out)
+    keep((sides, found))
 
 
 @njit(cache=True, nogil=True)
@@ -133,6 +134,7 @@ def by_vectors(grad: Any, v: Any, kernel: Any, low: Any, high: Any, dv: Any) -> 
                     add(dx, two + d * LANES, one_sum(x, one, LANES, k, own + d, dim, dim, zero) * g)
                     add(dx, one + d * LANES, one_sum(slope, 0, LANES, k, own + d * dim, 1, dim, zero))
         turn_back(dx, b, count, fields * dim, dvs)
+    keep((sides, pulls, found, slopes))
 
 
 @njit(cache=True, nogil=True)

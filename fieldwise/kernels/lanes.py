@@ -37,8 +37,13 @@ class LanesModel(models.PrimitiveModel):  # type: ignore[misc, unused-ignore]
         super().__init__(manager, kind, _vector(kind))  # type: ignore[no-untyped-call, unused-ignore]
 
 
+def lanes_of(dtype: Any) -> Any:
+    """Sixteen numbers of that type, as the compiler knows them."""
+    return ir.VectorType(ir.DoubleType() if dtype == types.float64 else ir.FloatType(), LANES)
+
+
 def _vector(kind: Any) -> Any:
-    return ir.VectorType(ir.DoubleType() if kind.dtype == types.float64 else ir.FloatType(), LANES)
+    return lanes_of(kind.dtype)
 
 
 def _call(builder: Any, name: str, result: Any, args: list[Any], **flags: Any) -> Any:
@@ -52,7 +57,7 @@ def _suffix(kind: Any) -> str:
     return f"v{LANES}{'f64' if kind.dtype == types.float64 else 'f32'}"
 
 
-def _spread(builder: Any, number: Any) -> Any:
+def spread_number(builder: Any, number: Any) -> Any:
     """The same number in all lanes."""
     vector = ir.VectorType(number.type, LANES)
     first = builder.insert_element(ir.Constant(vector, ir.Undefined), number, WORD(0))
@@ -64,7 +69,7 @@ def _place_and_mask(builder: Any, args: Any) -> tuple[Any, Any]:
     most = ir.Constant(args[2].type, LANES)
     count = builder.select(builder.icmp_signed("<", args[2], most), args[2], most)
     numbers = ir.Constant(ir.VectorType(WORD, LANES), list(range(LANES)))
-    mask = builder.icmp_signed("<", numbers, _spread(builder, builder.trunc(count, WORD)))
+    mask = builder.icmp_signed("<", numbers, spread_number(builder, builder.trunc(count, WORD)))
     return builder.bitcast(place, ir.IntType(8).as_pointer()), mask
 
 
@@ -139,7 +144,7 @@ def _blocks(*chosen: int) -> Any:
 
 def _spread_out(typing: Any, number: Any) -> Any:
     """spread(number): the same in all lanes."""
-    return Lanes(number)(number), lambda context, builder, signature, args: _spread(builder, args[0])
+    return Lanes(number)(number), lambda context, builder, signature, args: spread_number(builder, args[0])
 
 
 def _total(typing: Any, lanes: Any, first: Any) -> Any:
@@ -149,7 +154,7 @@ def _total(typing: Any, lanes: Any, first: Any) -> Any:
         number = _vector(lanes).element
         name, zero = f"llvm.vector.reduce.fadd.{_suffix(lanes)}", ir.Constant(number, 0.0)
         lane = ir.Constant(ir.VectorType(WORD, LANES), list(range(LANES)))
-        meant = builder.icmp_signed(">=", lane, _spread(builder, builder.trunc(args[1], WORD)))
+        meant = builder.icmp_signed(">=", lane, spread_number(builder, builder.trunc(args[1], WORD)))
         kept = builder.select(meant, args[0], ir.Constant(args[0].type, None))
         return _call(builder, name, number, [zero, kept], fastmath=FAST)
 

@@ -34,8 +34,10 @@ def computes(tensor: Tensor) -> bool:
 
 
 def array(tensor: Tensor) -> NDArray[Any]:
-    """The tensor's memory for compiled loops; numba knows bfloat16 by its bits."""
+    """The tensor's memory for compiled loops; numba knows bfloat16, and words of two of them, by their bits."""
     tensor = tensor.detach().contiguous()
+    if tensor.dtype == torch.int32:
+        return tensor.numpy().view(np.uint32)
     return tensor.view(torch.int16).numpy().view(np.uint16) if tensor.dtype == torch.bfloat16 else tensor.numpy()
 
 

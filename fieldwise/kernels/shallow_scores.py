@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fieldwise.instructions import pointer, prefetch_second
+from fieldwise.instructions import keep, pointer, prefetch_second
 from fieldwise.kernels.lanes import LANES, load, spread, total, turned
 
 LINE = 16
@@ -135,3 +135,4 @@ def ffm_scores(
                 logit += linear[row * far]
         summed = fours(vectors, at, fields, zero) if parts == 4 else pairs(vectors, at, fields, parts, zero)
         out[b] = logit + to(scale) * summed
+    keep((places,))

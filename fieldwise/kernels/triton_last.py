@@ -14,17 +14,22 @@ from torch import Tensor
 
 from fieldwise.kernels.triton_pairs import summed
 
-TILE = 2048  # numbers of a row at a time
-WARPS = 8
+TILE = 4096  # numbers of a row at a time
+ROWS = 4  # of a tile on the way back: 64 bytes of a pair's outputs in bfloat16
+PULLED = 2048  # numbers of such a tile
+WARPS = 4
 
 
 @triton.jit
-def _normed(z, gain, shift, y, norm, B, SIZE: tl.constexpr, O: tl.constexpr, EPS: tl.constexpr, TILE: tl.constexpr):
-    """y, and norm (2, B) = mean and 1 / std of each row."""
+def _normed(
+    z, gain, shift, y, norm, B,
+    SIZE: tl.constexpr, WIDE: tl.constexpr, O: tl.constexpr, EPS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """y, zeros behind it up to WIDE numbers a row, and norm (2, B) = mean and 1 / std of each row."""
     row, numbers = tl.program_id(0), tl.arange(0, TILE)
     at = row.to(tl.int64) * SIZE
     one, two = tl.zeros((TILE,), tl.float32), tl.zeros((TILE,), tl.float32)
-    for start in range(0, SIZE, TILE):
+    for start in tl.static_range(0, SIZE, TILE):
         values = tl.load(z + at + start + numbers, start + numbers < SIZE, 0.0).to(tl.float32)
         one += values
         two += values * values
@@ -32,62 +37,78 @@ def _normed(z, gain, shift, y, norm, B, SIZE: tl.constexpr, O: tl.constexpr, EPS
     inverse = tl.rsqrt(tl.maximum(tl.sum(two, 0) * (1.0 / SIZE) - mean * mean, 0.0) + EPS)
     tl.store(norm + row, mean)
     tl.store(norm + B + row, inverse)
-    for start in range(0, SIZE, TILE):
+    for start in tl.static_range(0, WIDE, TILE):
         k = start + numbers
-        values = tl.load(z + at + k, k < SIZE, 0.0).to(tl.float32)
+        if WIDE > TILE:  # else the row is still here
+            values = tl.load(z + at + k, k < SIZE, 0.0).to(tl.float32)
         found = tl.load(gain + k % O) * ((values - mean) * inverse) + tl.load(shift + k % O)
-        tl.store(y + at + k, found.to(y.dtype.element_ty), k < SIZE)
+        into = y + row.to(tl.int64) * WIDE + k
+        tl.store(into, tl.where(k < SIZE, found, 0.0).to(y.dtype.element_ty), k < WIDE)
 
 
 @triton.jit
 def _pulls(
     dy, z, opened, b2, gain, norm, pulls, padded, parts, B,
-    O: tl.constexpr, P: tl.constexpr, OP: tl.constexpr, LAST: tl.constexpr, TILE: tl.constexpr,
+    O: tl.constexpr, P: tl.constexpr, OP: tl.constexpr, WIDE: tl.constexpr, LAST: tl.constexpr, ROWS: tl.constexpr,
+    PAIRS: tl.constexpr,
 ):  # fmt: skip
     """padded[pair, row] = dz in OP numbers, zeros behind O; pulls (2, B) = sums of dz e and of dz (z - b2 - f).
 
     parts[row] (2, OP) = the row's part of the last gain's and shift's gradients, sums of dy n and of dy. Without LAST
-    dz is dy.
+    dz is dy. A tile is (PAIRS, ROWS, OP): dy and z come row by row, all else pair by pair, some rows in one piece.
     """
-    row, numbers = tl.program_id(0), tl.arange(0, TILE)
-    o, first = numbers % OP, row.to(tl.int64) * (P * O)
-    mean, inverse, mean1, mean2 = 0.0, 1.0, 0.0, 0.0
-    g = tl.zeros((TILE,), tl.float32) + 1.0
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    o, inside = tl.arange(0, OP)[None, None, :], (rows < B)[None, :, None]
+    first = (rows.to(tl.int64) * (P * O))[None, :, None] + o
+    pulling = dy + (rows.to(tl.int64) * WIDE)[None, :, None] + o
+    mean, inverse = tl.zeros((1, ROWS, 1), tl.float32), tl.zeros((1, ROWS, 1), tl.float32) + 1.0
+    mean1, mean2, g = mean, mean, tl.zeros((1, 1, OP), tl.float32) + 1.0
     if LAST:
         g = tl.load(gain + o, o < O, 0.0)
-        mean, inverse = tl.load(norm + row), tl.load(norm + B + row)
-        for_gain, for_shift = tl.zeros((TILE,), tl.float32), tl.zeros((TILE,), tl.float32)
-        for start in range(0, P * OP, TILE):
-            pair = (start + numbers) // OP
-            cells, at = (pair < P) & (o < O), first + pair * O + o
-            pull = tl.load(dy + at, cells, 0.0).to(tl.float32)
+        mean = tl.load(norm + rows, rows < B, 0.0)[None, :, None]
+        inverse = tl.load(norm + B + rows, rows < B, 0.0)[None, :, None]
+        for_gain, for_shift = tl.zeros((PAIRS, ROWS, OP), tl.float32), tl.zeros((PAIRS, ROWS, OP), tl.float32)
+        for start in range(0, P, PAIRS):
+            pair = (start + tl.arange(0, PAIRS))[:, None, None]
+            cells, at = (pair < P) & inside & (o < O), first + pair * O
+            pull = tl.load(pulling + pair * O, cells, 0.0).to(tl.float32)
             for_gain += pull * (tl.load(z + at, cells, 0.0).to(tl.float32) - mean) * inverse
             for_shift += pull
-        into = parts + row * 2 * OP + tl.arange(0, OP)
-        tl.store(into, tl.sum(tl.reshape(for_gain, (TILE // OP, OP)), 0))
-        tl.store(into + OP, tl.sum(tl.reshape(for_shift, (TILE // OP, OP)), 0))
-        mean1, mean2 = tl.sum(g * for_shift, 0) * (1.0 / (P * O)), tl.sum(g * for_gain, 0) * (1.0 / (P * O))
-    one, two = tl.zeros((TILE,), tl.float32), tl.zeros((TILE,), tl.float32)
-    for start in range(0, P * OP, TILE):
-        pair = (start + numbers) // OP
-        cells, at = (pair < P) & (o < O), first + pair * O + o
-        value, pull = tl.load(z + at, cells, 0.0).to(tl.float32), tl.load(dy + at, cells, 0.0).to(tl.float32)
+        by_gain, by_shift = tl.sum(for_gain, 0), tl.sum(for_shift, 0)
+        into = parts + (rows * (2 * OP))[:, None] + tl.arange(0, OP)[None, :]
+        tl.store(into, by_gain, (rows < B)[:, None])
+        tl.store(into + OP, by_shift, (rows < B)[:, None])
+        gains = tl.load(gain + tl.arange(0, OP), tl.arange(0, OP) < O, 0.0)[None, :]
+        mean1 = (tl.sum(gains * by_shift, 1) * (1.0 / (P * O)))[None, :, None]
+        mean2 = (tl.sum(gains * by_gain, 1) * (1.0 / (P * O)))[None, :, None]
+    one, two = tl.zeros((PAIRS, ROWS, OP), tl.float32), tl.zeros((PAIRS, ROWS, OP), tl.float32)
+    for start in range(0, P, PAIRS):
+        pair = (start + tl.arange(0, PAIRS))[:, None, None]
+        known = (pair < P) & inside
+        cells, at = known & (o < O), first + pair * O
+        value = tl.load(z + at, cells, 0.0).to(tl.float32)
+        pull = tl.load(pulling + pair * O, cells, 0.0).to(tl.float32)
+        there = (pair.to(tl.int64) * B + rows[None, :, None]) * OP
+        e = tl.load(opened + 2 * there + o, known, 0.0).to(tl.float32)
+        f = tl.load(opened + 2 * there + (OP + o), known, 0.0).to(tl.float32)
+        bias = tl.load(b2 + pair * O + o, (pair < P) & (o < O), 0.0).to(tl.float32)
         if LAST:
             pull = tl.where(cells, (pull * g - mean1 - (value - mean) * inverse * mean2) * inverse, 0.0)
-        there = (pair.to(tl.int64) * B + row) * OP
-        tl.store(padded + there + o, pull.to(padded.dtype.element_ty), pair < P)
-        e = tl.load(opened + 2 * there + o, pair < P, 0.0).to(tl.float32)
-        f = tl.load(opened + 2 * there + (OP + o), pair < P, 0.0).to(tl.float32)
+        tl.store(padded + there + o, pull.to(padded.dtype.element_ty), known)
         one += pull * e
-        two += pull * (value - tl.load(b2 + pair * O + o, cells, 0.0).to(tl.float32) - f)
-    tl.store(pulls + row, tl.sum(one, 0))
-    tl.store(pulls + B + row, tl.sum(two, 0))
+        two += pull * (value - bias - f)
+    tl.store(pulls + rows, tl.sum(tl.sum(one, 2), 0), rows < B)
+    tl.store(pulls + B + rows, tl.sum(tl.sum(two, 2), 0), rows < B)
 
 
-def last_norm(z: Tensor, gain: Tensor, shift: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    """y (B, P, O), and mean and 1 / std of each row (2, B): z (B, P, O), gain and shift (1, 1, O)."""
-    y, norm, size = torch.empty_like(z), torch.empty(2, len(z), device=z.device), z[0].numel()
-    sizes = {"SIZE": size, "O": z.shape[2], "EPS": epsilon, "TILE": min(TILE, triton.next_power_of_2(size))}
+def last_norm(z: Tensor, gain: Tensor, shift: Tensor, epsilon: float, wide: int) -> tuple[Tensor, Tensor]:
+    """y (B, P O), each row with zeros behind it up to `wide` numbers, and mean and 1 / std of each row (2, B).
+
+    z is (B, P, O), gain and shift are (1, 1, O).
+    """
+    y, norm, size = z.new_empty(len(z), wide), torch.empty(2, len(z), device=z.device), z[0].numel()
+    sizes = {"SIZE": size, "WIDE": wide, "O": z.shape[2], "EPS": epsilon}
+    sizes["TILE"] = min(TILE, triton.next_power_of_2(wide))
     _normed[(len(z),)](z, gain, shift, y, norm, len(z), num_warps=WARPS, **sizes)
     return y, norm
 
@@ -102,7 +123,8 @@ def pulled(
     (rows, pairs, outputs), wide = z.shape, opened.shape[3]
     pulls, padded = torch.empty(2, rows, device=z.device), z.new_empty(pairs, rows, wide)
     parts, (gain, norm) = torch.empty(rows, 2, wide, device=z.device), last or (pulls, pulls)
-    sizes = {"O": outputs, "P": pairs, "OP": wide, "LAST": last is not None}
-    sizes["TILE"] = min(TILE, triton.next_power_of_2(pairs * wide))
-    _pulls[(rows,)](dy, z, opened, b2, gain, norm, pulls, padded, parts, rows, num_warps=WARPS, **sizes)
+    sizes = {"O": outputs, "P": pairs, "OP": wide, "WIDE": dy.stride(0), "LAST": last is not None}
+    sizes |= {"ROWS": ROWS, "PAIRS": min(max(1, PULLED // (ROWS * wide)), triton.next_power_of_2(pairs))}
+    given = dy, z, opened, b2, gain, norm, pulls, padded, parts, rows
+    _pulls[(triton.cdiv(rows, ROWS),)](*given, num_warps=WARPS, **sizes)
     return padded, pulls, summed(parts)[:, :outputs].contiguous()

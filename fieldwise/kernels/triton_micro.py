@@ -36,19 +36,25 @@ WALKS = 4  # programs that share a pair's rows, where no gradient is summed over
 
 
 @triton.jit
-def _matrix(w, pair, first, rows_in: tl.constexpr, rows, columns: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr):
-    """Rows first .. first + rows of matrix w[pair], (rows_in, columns), zeros around: (TALL, WIDE)."""
+def _matrix(
+    w, pair, first, rows_in: tl.constexpr, rows, columns: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+    dtype: tl.constexpr,
+):  # fmt: skip
+    """Rows first .. first + rows of matrix w[pair], (rows_in, columns), zeros around: (TALL, WIDE), as `dtype`."""
     k, n = tl.arange(0, TALL), tl.arange(0, WIDE)
     cells = (k < rows)[:, None] & (n < columns)[None, :]
-    return tl.load(w + pair * (rows_in * columns) + (first + k)[:, None] * columns + n[None, :], cells, 0.0)
+    found = tl.load(w + pair * (rows_in * columns) + (first + k)[:, None] * columns + n[None, :], cells, 0.0)
+    return found.to(dtype)
 
 
 @triton.jit
-def _first_weights(w1, b1, pair, K: tl.constexpr, H: tl.constexpr, KW: tl.constexpr, HW: tl.constexpr):
-    """W1 (K, H) with b1 as one more row, zeros around: (KW, HW)."""
+def _first_weights(
+    w1, b1, pair, K: tl.constexpr, H: tl.constexpr, KW: tl.constexpr, HW: tl.constexpr, dtype: tl.constexpr
+):  # fmt: skip
+    """W1 (K, H) with b1 as one more row, zeros around: (KW, HW), as `dtype`."""
     k, u = tl.arange(0, KW), tl.arange(0, HW)
-    bias = tl.load(b1 + pair * H + u, u < H, 0.0)[None, :]
-    return tl.where((k == K)[:, None], bias, _matrix(w1, pair, 0, K, K, H, KW, HW))
+    bias = tl.load(b1 + pair * H + u, u < H, 0.0).to(dtype)[None, :]
+    return tl.where((k == K)[:, None], bias, _matrix(w1, pair, 0, K, K, H, KW, HW, dtype))
 
 
 @triton.jit
@@ -96,7 +102,7 @@ def _statistics(
     """parts[pair] (2, B) = sums of h and of h^2 over the pair's units."""
     pair = tl.program_id(0)
     i, j = fields_of(first, second, pair)
-    w = _first_weights(w1, b1, pair, K, H, KW, HW)
+    w = _first_weights(w1, b1, pair, K, H, KW, HW, v.dtype.element_ty)
     for start in range(tl.program_id(1) * ROWS, B, WALKS * ROWS):
         rows = start + tl.arange(0, ROWS)
         h = tl.dot(_tile(v, rows, i, j, B, D, K, KW), w, input_precision="tf32x3")
@@ -115,12 +121,12 @@ def _outputs(
     """z[rows, pair], and for gradients opened[pair, rows] = e, then f, each in OP numbers."""
     pair, o, u = tl.program_id(0), tl.arange(0, OW), tl.arange(0, HW)
     i, j = fields_of(first, second, pair)
-    w = _first_weights(w1, b1, pair, K, H, KW, HW)
+    w = _first_weights(w1, b1, pair, K, H, KW, HW, v.dtype.element_ty)
     g, s = _gain_and_shift(gain, shift, pair, H, OWN, HW)
-    second_weights = _matrix(w2, pair, 0, H, H, O, HW, OW)
+    second_weights = _matrix(w2, pair, 0, H, H, O, HW, OW, v.dtype.element_ty)
     bias = tl.load(b2 + pair * O + o, o < O, 0.0).to(tl.float32)[None, :]
     cells = (u < H)[:, None] & ((o % OP < O) & (o < 2 * OP))[None, :]
-    twice = tl.load(w2 + pair * (H * O) + u[:, None] * O + (o % OP)[None, :], cells, 0.0)
+    twice = tl.load(w2 + pair * (H * O) + u[:, None] * O + (o % OP)[None, :], cells, 0.0).to(second_weights.dtype)
     twice = (twice * tl.where((o < OP)[None, :], g[:, None], s[:, None])).to(second_weights.dtype)
     for start in range(tl.program_id(1) * ROWS, B, WALKS * ROWS):
         rows = start + tl.arange(0, ROWS)
@@ -158,13 +164,14 @@ def _gradients(
     """
     pair, u, o = tl.program_id(0), tl.arange(0, HW), tl.arange(0, OW)
     i, j = fields_of(first, second, pair)
-    w = _first_weights(w1, b1, pair, K, H, KW, HW)
-    one, two = _matrix(w1, pair, 0, K, D, H, DW, HW), _matrix(w1, pair, D, K, D, H, DW, HW)
+    w = _first_weights(w1, b1, pair, K, H, KW, HW, v.dtype.element_ty)
+    one = _matrix(w1, pair, 0, K, D, H, DW, HW, v.dtype.element_ty)
+    two = _matrix(w1, pair, D, K, D, H, DW, HW, v.dtype.element_ty)
     three = two
     if K > 2 * D:
-        three = _matrix(w1, pair, 2 * D, K, D, H, DW, HW)
+        three = _matrix(w1, pair, 2 * D, K, D, H, DW, HW, v.dtype.element_ty)
     g, s = _gain_and_shift(gain, shift, pair, H, OWN, HW)
-    back = tl.trans(_matrix(w2, pair, 0, H, H, O, HW, OW))
+    back = tl.trans(_matrix(w2, pair, 0, H, H, O, HW, OW, v.dtype.element_ty))
     dz += pair.to(tl.int64) * B * OP
     # Transposed, (H, K): a product with 64 rows is a warp group's own, one with 32 is not.
     for_w1 = tl.zeros((HW, KW), tl.float32)
@@ -219,14 +226,17 @@ def _only(sizes: dict[str, Any], *left_out: str) -> dict[str, Any]:
 @torch.library.custom_op("fieldwise::micro", mutates_args=())
 def micro(
     v: Tensor, w1: Tensor, b1: Tensor, gain: Tensor, shift: Tensor, w2: Tensor, b2: Tensor, last_gain: Tensor | None,
-    last_shift: Tensor | None, first: Tensor, second: Tensor, gradients: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Features (B, P, O): z, or with a last norm its y; and for gradients alone z, the norms' sums, e and f.
+    last_shift: Tensor | None, first: Tensor, second: Tensor, wide: int, gradients: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Features: z (B, P, O), or with a last norm its y (B, wide), zeros behind P O; and for gradients alone z, the
+    norms' sums, e and f, and w1 rounded.
 
-    v (F, B, D), weights (P, in, out), all contiguous and of one dtype but gains and shifts, which are float32: (1 or P,
-    1, H), and the last ones (1, 1, O).
+    v (F, B, D); weights (P, in, out), which go into products in v's dtype; gains and shifts (1 or P, 1, H), and the
+    last ones (1, 1, O). All are contiguous, and float32 but for v.
     """
     sizes, rows, pairs = _sizes(v, w1, w2, gain), v.shape[1], len(w1)
+    rounded = w1.new_empty(0) if w1.dtype == v.dtype else w1.to(v.dtype)
+    w1 = w1 if w1.dtype == v.dtype else rounded  # read by many programs, of which each would round it again
     z, opened = v.new_empty(rows, pairs, w2.shape[2]), v.new_empty(_opened(rows, w2, gradients))
     parts = torch.empty(pairs, 2, rows, device=v.device)
     grid, own = (pairs, WALKS), _only(sizes, "O", "P", "OWN", "EPS", "DW", "OW", "OP")
@@ -236,9 +246,9 @@ def micro(
     shared = {"WALKS": WALKS, "GRADIENTS": gradients, "num_stages": 1}
     _outputs[grid](*given, z, opened, rows, **shared, **_only(sizes, "DW"))
     if last_gain is None or last_shift is None:
-        return z, z.new_empty(0), sums, sums.new_empty(0), opened
-    y, norm = last_norm(z, last_gain, last_shift, EPSILON)
-    return y, z, sums, norm, opened
+        return z, z.new_empty(0), sums, sums.new_empty(0), opened, rounded
+    y, norm = last_norm(z, last_gain, last_shift, EPSILON, wide)
+    return y, z, sums, norm, opened, rounded
 
 
 def _opened(rows: int, w2: Tensor, gradients: bool) -> tuple[int, ...]:
@@ -250,13 +260,14 @@ def _opened(rows: int, w2: Tensor, gradients: bool) -> tuple[int, ...]:
 def micro_backward(
     dy: Tensor, v: Tensor, w1: Tensor, b1: Tensor, gain: Tensor, shift: Tensor, w2: Tensor, b2: Tensor,
     last_gain: Tensor | None, first: Tensor, second: Tensor, z: Tensor, sums: Tensor, norm: Tensor, opened: Tensor,
+    rounded: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of v, w1, b1, gain and shift (2, 1 or P, 1, H), w2, b2, and of the last gain and shift (2, O)."""
     sizes, pairs = _sizes(v, w1, w2, gain), len(w1)
     dz, pulls, dlast = pulled(dy, z, opened, b2, None if last_gain is None else (last_gain, norm))
     dw1, db1, dw2, db2 = (torch.empty_like(each) for each in (w1, b1, w2, b2))
     dnorm, sides = torch.empty(pairs, 2, w1.shape[2], device=v.device), v.new_empty(pairs, 2, *v.shape[1:])
-    given = v, w1, b1, gain, shift, w2, first, second, sums, pulls, dz
+    given = v, rounded if rounded.numel() else w1, b1, gain, shift, w2, first, second, sums, pulls, dz
     _gradients[(pairs,)](*given, sides, dw1, db1, dnorm, dw2, db2, v.shape[1], num_stages=1, **sizes)
     dnorm = dnorm.transpose(0, 1) if sizes["OWN"] else summed(dnorm)[:, None]
     return sum_sides(sides, v), dw1, db1, dnorm[:, :, None].contiguous(), dw2, db2, dlast
@@ -265,18 +276,23 @@ def micro_backward(
 @micro.register_fake
 def _(
     v: Tensor, w1: Tensor, b1: Tensor, gain: Tensor, shift: Tensor, w2: Tensor, b2: Tensor, last_gain: Tensor | None,
-    last_shift: Tensor | None, first: Tensor, second: Tensor, gradients: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    last_shift: Tensor | None, first: Tensor, second: Tensor, wide: int, gradients: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     rows, last = v.shape[1], last_gain is not None
     z, opened = v.new_empty(rows, len(w1), w2.shape[2]), v.new_empty(_opened(rows, w2, gradients))
     sums = gain.new_empty(2, rows)
-    return z, torch.empty_like(z) if last else z.new_empty(0), sums, sums.new_empty(sums.shape if last else 0), opened
+    rounded = w1.new_empty(0 if w1.dtype == v.dtype else w1.shape, dtype=v.dtype)
+    norm = sums.new_empty(sums.shape if last else 0)
+    if not last:
+        return z, z.new_empty(0), sums, norm, opened, rounded
+    return z.new_empty(rows, wide), z, sums, norm, opened, rounded
 
 
 @micro_backward.register_fake
 def _(
     dy: Tensor, v: Tensor, w1: Tensor, b1: Tensor, gain: Tensor, shift: Tensor, w2: Tensor, b2: Tensor,
     last_gain: Tensor | None, first: Tensor, second: Tensor, z: Tensor, sums: Tensor, norm: Tensor, opened: Tensor,
+    rounded: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     dv, dw1, db1, dw2, db2 = (torch.empty_like(each) for each in (v, w1, b1, w2, b2))
     return dv, dw1, db1, gain.new_empty(2, *gain.shape), dw2, db2, gain.new_empty(2, w2.shape[2])
@@ -291,10 +307,10 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> 
 
 def _backward(ctx: Any, dy: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
     if dy is None:
-        return (None,) * 12
+        return (None,) * 13
     dv, dw1, db1, dnorm, dw2, db2, dlast = micro_backward(dy.contiguous(), *ctx.saved_tensors)
     last = (dlast[0].view(1, 1, -1), dlast[1].view(1, 1, -1)) if ctx.last else (None, None)
-    return dv, dw1, db1, dnorm[0], dnorm[1], dw2, db2, *last, None, None, None
+    return dv, dw1, db1, dnorm[0], dnorm[1], dw2, db2, *last, None, None, None, None
 
 
 micro.register_autograd(_backward, setup_context=_remember)

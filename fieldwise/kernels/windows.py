@@ -1,7 +1,8 @@
-"""Back through the largest of a row's windows: one window of each channel has a gradient, the others none (CPU, numba).
+"""The largest of a row's windows, and back: one window of each channel has a gradient, the others none (CPU, numba).
 
 A window t of a row is K = width D numbers side by side, v_t ... With o_c = max_t W_c . window_t, at t = place_c:
 dW_c = sum do_c window_t, and what windows overlap adds up in dv. The plain version is torch's convolution and `amax`.
+With BLOCK rows in lanes the windows are parts of one array, and of their products only the largest are ever written.
 """
 
 from __future__ import annotations
@@ -11,8 +12,40 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fieldwise.instructions import pointer
-from fieldwise.kernels.lanes import LANES, load, store
+from fieldwise.instructions import keep, pointer
+from fieldwise.kernels.blocks import BLOCK, turn_in, turn_out
+from fieldwise.kernels.lanes import LANES, larger, load, spread, store, where_zero
+from fieldwise.kernels.tiles import product
+
+
+@njit(cache=True, nogil=True)
+def forward(v: Any, weight: Any, low: Any, high: Any, found: Any, places: Any) -> None:
+    """Fills found and places (B, C) of blocks low..high, of v (B, F, D), weight (C, K); of equal windows the first."""
+    fields, dim, (channels, size) = v.shape[1], v.shape[2], weight.shape
+    rows = v.reshape(len(v), -1)
+    turned, zeros = np.empty((rows.shape[1], BLOCK), v.dtype), np.zeros(channels, v.dtype)
+    here, most = np.empty((channels, BLOCK), v.dtype), np.empty((channels, BLOCK), v.dtype)
+    where, zero, to = np.empty((channels, BLOCK), v.dtype), spread(v.dtype.type(0)), v.dtype.type
+    ws, vs, none, by_channel = pointer(weight), pointer(turned), pointer(zeros), pointer(here)
+    tops, numbers = pointer(most), pointer(where)
+    for block in range(low, high):
+        turn_in(rows, block, turned)
+        for t in range(fields - size // dim + 1):
+            window = (vs, t * dim * BLOCK, BLOCK)
+            product((by_channel, 0, BLOCK), (none, 0), (ws, 0, 1, size), window, size, channels, BLOCK)
+            for n in range(0, channels * BLOCK, LANES):
+                new, top = load(by_channel, n, LANES), load(tops, n, LANES)
+                if t == 0:
+                    store(tops, n, LANES, new)
+                    store(numbers, n, LANES, zero)
+                else:
+                    store(
+                        numbers, n, LANES, where_zero(larger(new - top, zero), load(numbers, n, LANES), spread(to(t)))
+                    )
+                    store(tops, n, LANES, larger(new, top))
+        turn_out(most, block, found)
+        turn_out(where, block, places)
+    keep((zeros, here))
 
 
 @njit(cache=True, nogil=True)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 from fieldwise.nn.initial import xavier_
 
@@ -29,9 +30,11 @@ def affine(width: int, out: int, weight_norm: bool = False) -> nn.Module:
 
 
 class Affine(nn.Linear):
-    """x W^T + b: (B, width) -> (B, out)."""
+    """x W^T + b: (B, width) -> (B, out). Zeros may stand behind x's rows."""
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.shape[-1] > self.in_features:
+            return functional.linear(x, functional.pad(self.weight, (0, x.shape[-1] - self.in_features)), self.bias)
         if not pays(x, self.weight):
             return super().forward(x)
         found: Tensor = AffineProduct.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]

@@ -122,11 +122,16 @@ class Table(nn.Module):
     def _rows(self, ids: Tensor) -> Tensor:
         """A row for each id (B, n), counted from its field's first: (B, n, D)."""
         if gpu.takes(self.weight):
-            from fieldwise.kernels.triton_rows import Rows
-
-            found: Tensor = Rows.apply(ids, self.offsets, self.weight)  # type: ignore[no-untyped-call]
-            return found
+            return rows_of(ids, self)[0]
         return functional.embedding(ids + self.offsets, self.weight, sparse=True)
+
+
+def rows_of(ids: Tensor, *tables: Table) -> tuple[Tensor, ...]:
+    """Rows of one or two tables of the same fields at once, by the GPU's kernel."""
+    from fieldwise.kernels.triton_rows import Rows
+
+    found: tuple[Tensor, ...] = Rows.apply(ids, tables[0].offsets, *(table.weight for table in tables))  # type: ignore[no-untyped-call]
+    return found
 
 
 class Embedding(nn.Module):

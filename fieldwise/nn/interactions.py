@@ -147,6 +147,10 @@ class PairSum(Interaction):
         one_size(self, dims)
 
     def forward(self, v: Tensor) -> Tensor:
+        if gpu.scores(self, v):
+            from fieldwise.kernels.triton_scores import pair_sums
+
+            return pair_sums(v)
         return 0.5 * (v.sum(dim=1).square() - v.square().sum(dim=1)).sum(dim=1, keepdim=True)
 
 

@@ -18,6 +18,8 @@ from fieldwise.nn.interactions import Pairwise, Plain, by_field, mask_of, weight
 from fieldwise.nn.norm_relu import NormRelu, takes
 from fieldwise.nn.norms import PairNorm, activation, pair_norm
 
+PIECE = 8  # numbers of bfloat16 in 16 bytes
+
 
 class Biases(nn.ParameterList):
     """Biases in the shape of weights, one for each layer: no penalty is for them."""
@@ -29,7 +31,8 @@ class MicroNetwork(Pairwise):
     """A small network of its own for each pair (eq. 13, 19): width P * widths[-1].
 
     Input [v_i, v_j] and, with `product`, v_i * v_j. Each layer is affine and norm (the last one's with
-    `last_norm`); an activation follows all but the last.
+    `last_norm`); an activation follows all but the last. `padded`: the GPU's kernels may leave zeros behind the
+    features, up to a multiple of 16 bytes, for a DNN whose first product would else copy them to such rows.
     """
 
     def __init__(
@@ -40,12 +43,13 @@ class MicroNetwork(Pairwise):
         norm: str = "fused",
         last_norm: bool = True,
         activation_name: str = "relu",
+        padded: bool = False,
     ) -> None:
         super().__init__(dims, any_sizes=not product)
         if not widths:
             raise ConfigError("a sub-network needs at least one layer, found none")
         check_sizes("subnet", widths)
-        self.product = product
+        self.product, self.padded = product, padded
         filled = mask_of(dims)
         mask = None if filled is None else torch.cat([filled[self.first], filled[self.second]], dim=1)[:, :, None]
         self.weights, self.biases = nn.ModuleList(), Biases()
@@ -66,7 +70,7 @@ class MicroNetwork(Pairwise):
             norm = self.norms[0]
             first, last = ((weight(), bias) for weight, bias in zip(self.weights, self.biases, strict=True))
             layers: Any = *first, norm.gain, norm.shift, *last
-            found = micro_steps.two_layers(v, self.first, self.second, self.product, layers)
+            found = micro_steps.two_layers(v, self.first, self.second, layers)
             normal: Tensor = self.norms[1](found.transpose(0, 1))
             return normal.transpose(0, 1).flatten(1)
         return self.plain(v)
@@ -107,11 +111,11 @@ class MicroNetwork(Pairwise):
         from fieldwise.kernels.triton_micro import micro
 
         norm, last = self.norms
-        inputs = by_field(v), gpu.computed(self.weights[0]()), gpu.computed(self.biases[0])
-        outputs = gpu.computed(self.weights[1]()), gpu.computed(self.biases[1])
+        inputs, outputs = (by_field(v), self.weights[0](), self.biases[0]), (self.weights[1](), self.biases[1])
         # They know a last norm that is the same for all pairs.
         own = not isinstance(last, PairNorm) or last.alone or len(last.gain) > 1
         known = (None, None) if own else (last.gain, last.shift)
         given = *inputs, norm.gain, norm.shift, *outputs, *known, self.first, self.second
-        x: Tensor = micro(*given, torch.is_grad_enabled())[0]
+        wide = self.width + (-self.width % PIECE if self.padded else 0)
+        x: Tensor = micro(*given, wide, torch.is_grad_enabled())[0]
         return (last(x.transpose(0, 1)).transpose(0, 1) if own else x).flatten(1)

@@ -1,4 +1,4 @@
-"""Micro networks of two layers with the fused norm, by compiled loops around one batched matrix product (CPU)."""
+"""Micro networks of two layers with the fused norm, by compiled loops (CPU)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 from fieldwise.kernels import rows
 from fieldwise.nn.norms import EPSILON
@@ -23,99 +24,101 @@ def pays(v: Tensor) -> bool:
     return v.shape[0] >= ROWS_PER_THREAD and rows.available(v.detach()[:1].contiguous())
 
 
-def two_layers(v: Tensor, first: Tensor, second: Tensor, product: bool, layers: tuple[Tensor, ...]) -> Tensor:
-    """(B, F, D) -> (B, P, U): affine, fused norm, ReLU, affine, of v_i, v_j and, with `product`, v_i * v_j.
+def two_layers(v: Tensor, first: Tensor, second: Tensor, layers: tuple[Tensor, ...]) -> Tensor:
+    """(B, F, D) -> (B, P, U): affine, fused norm, ReLU, affine, of v_i, v_j and, where weights are for it, v_i * v_j.
 
     `layers`: weight (P, 2 D or 3 D, H) and bias (P, 1, H), gain and shift (1 or P, 1, H), weight (P, H, U) and bias
-    (P, 1, U). Under autocast the first product is in its type; the small second one never is.
+    (P, 1, U). Under autocast the products of the first layer are of bfloat16, if the processor has them; all else is
+    in the type of the weights.
     """
-    narrow = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else v.dtype
+    from fieldwise.kernels import halves
+
+    kept = torch.is_grad_enabled() and any(part.requires_grad for part in (v, *layers))
+    narrow = torch.is_autocast_enabled("cpu") and v.dtype == torch.float32 and halves.available()
     with torch.autocast("cpu", enabled=False):
-        x = PairInputs.apply(v, first, second, product, narrow)  # type: ignore[no-untyped-call]
-        x = PairAffine.apply(x, layers[0].to(narrow), layers[1].to(narrow))  # type: ignore[no-untyped-call]
-        found: Tensor = NormReluAffine.apply(x, *layers[2:])  # type: ignore[no-untyped-call]
+        found: Tensor = TwoLayers.apply(v, first, second, kept, narrow, *layers)  # type: ignore[no-untyped-call]
     return found
 
 
-class PairInputs(torch.autograd.Function):
-    """v_i, v_j and, with `product`, v_i * v_j of all pairs side by side: (B, F, D) -> (P, B, 2 D or 3 D)."""
+class TwoLayers(torch.autograd.Function):
+    """`two_layers`; with `kept` the units stay for the way back, one array of blocks (n, P, H, BLOCK)."""
 
     @staticmethod
-    def forward(ctx: Any, v: Tensor, first: Tensor, second: Tensor, product: bool, dtype: torch.dtype) -> Tensor:
+    def forward(
+        ctx: Any, v: Tensor, first: Tensor, second: Tensor, kept: bool, narrow: bool, *layers: Tensor
+    ) -> Tensor:
         from fieldwise.kernels import micro
+        from fieldwise.kernels.blocks import BLOCK
 
-        fields, fill = v.transpose(0, 1).contiguous(), _any(micro.inputs)
-        ctx.save_for_backward(fields, first, second)
-        out = torch.empty(len(first), v.shape[0], v.shape[2] * (3 if product else 2), dtype=dtype)
-        arrays = [rows.array(part) for part in (fields, first, second, out)]
-        _on_threads(lambda low, high, _: fill(*arrays[:3], low, high, arrays[3]), len(v))
-        return out
-
-    @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:  # type: ignore[override, unused-ignore]
-        from fieldwise.kernels import micro
-
-        found, add = torch.zeros_like(ctx.saved_tensors[0]), _any(micro.inputs_back)
-        arrays = [rows.array(part) for part in (grad.contiguous(), *ctx.saved_tensors, found)]
-        _on_threads(lambda low, high, _: add(*arrays[:4], low, high, arrays[4]), grad.shape[1])
-        return found.transpose(0, 1), None, None, None, None
-
-
-class PairAffine(torch.autograd.Function):
-    """x_p W_p + b_p of all pairs: (P, B, K), (P, K, H), (P, 1, H) -> (P, B, H)."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return torch.baddbmm(bias, x, weight)
-
-    @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override, unused-ignore]
-        x, weight = ctx.saved_tensors
-        # Of a matrix that is only seen as transposed, the product in float32 takes twice as long.
-        by_x = torch.bmm(grad, weight.transpose(1, 2).contiguous())
-        return by_x, torch.bmm(x.transpose(1, 2), grad), grad.sum(dim=1, keepdim=True)
-
-
-class NormReluAffine(torch.autograd.Function):
-    """The fused norm, ReLU and a small affine map: (P, B, H) -> (B, P, U); the others are as in `two_layers`."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, gain: Tensor, shift: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        from fieldwise.kernels import micro
-
-        compute = _any(micro.forward)
-        turned, stats = weight.transpose(1, 2).contiguous(), torch.empty(x.shape[1], 2, dtype=torch.float64)
-        out = gain.new_empty(x.shape[1], x.shape[0], weight.shape[2])
-        arrays = [
-            rows.array(part) for part in (x, gain.squeeze(1), shift.squeeze(1), turned, bias.squeeze(1), stats, out)
-        ]
-        _on_threads(lambda low, high, _: compute(*arrays[:5], EPSILON, low, high, *arrays[5:]), x.shape[1])
-        ctx.save_for_backward(x, gain.squeeze(1), shift.squeeze(1), turned, stats)
-        return out
-
-    @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override, unused-ignore]
-        from fieldwise.kernels import micro
-
-        compute = _any(micro.backward)
-        x, gain, _, turned, _ = saved = ctx.saved_tensors
-        threads, by_x = threads_for(x.shape[1]), torch.empty_like(x)
-        # Each thread has sums of its own: one after the other, the result does not depend on which is first.
-        by_gain, by_shift = gain.new_zeros(2, threads, x.shape[0], x.shape[2])
-        by_weight = turned.new_zeros(threads, *turned.shape)
-        arrays = [rows.array(part) for part in (grad.contiguous(), *saved)]
-        sums = [rows.array(part) for part in (by_gain, by_shift, by_weight)]
+        compute, v = _any(micro.forward), v.contiguous()
+        weight, bias, gain, shift, last, last_bias = layers
+        blocks, (pairs, _, height) = -(-len(v) // BLOCK), weight.shape
+        threads = threads_for(len(v))
+        units = v.new_empty(blocks if kept else threads, pairs, height, BLOCK)
+        stats, out = v.new_empty(blocks, 2, BLOCK), v.new_empty(len(v), pairs, last.shape[2])
+        flat = bias.squeeze(1), gain.squeeze(1), shift.squeeze(1), last, last_bias.squeeze(1)
+        given = [*(rows.array(part) for part in (v, first, second)), weight.shape[1]]
+        given += [rows.array(part) for part in (_words(weight, 1) if narrow else weight, *flat)]
+        held, found = rows.array(units), [rows.array(stats), rows.array(out)]
 
         def part(low: int, high: int, thread: int) -> None:
-            compute(*arrays, low, high, *(found[thread] for found in sums), rows.array(by_x))
+            compute(*given, EPSILON, low, high, held if kept else held[thread : thread + 1], *found)
 
-        rows.on_threads(part, x.shape[1], threads)
-        shared = [found.sum(0).view(len(gain), -1, 1, x.shape[2]).sum(1) for found in (by_gain, by_shift)]
-        return by_x, *shared, by_weight.sum(0).transpose(1, 2), grad.sum(dim=0)[:, None]
+        rows.on_threads(part, blocks, threads)
+        if kept:
+            ctx.narrow = narrow
+            ctx.save_for_backward(v, first, second, weight, *flat[1:4], units, stats)
+        return out
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override, unused-ignore]
+        from fieldwise.kernels import micro
+        from fieldwise.kernels.lanes import LANES
+
+        compute = _any(micro.backward)
+        v, _, _, weight, gain, _, last, units, _ = saved = ctx.saved_tensors
+        grad, by_v, threads = grad.contiguous(), torch.empty_like(v), threads_for(len(v))
+        (_, wide, height), outs = weight.shape, last.shape[2]
+        # Each thread has sums of its own: one after the other, the result does not depend on which is first.
+        by_weight = v.new_zeros(threads, *_shape(weight, height, wide + 1, LANES))
+        by_gain, by_shift = v.new_zeros(2, threads, *gain.shape, LANES)
+        by_last = v.new_zeros(threads, *_shape(last, height, outs, LANES))
+        given = [*(rows.array(part) for part in (grad, *saved[:3])), wide]
+        given += [rows.array(part) for part in (_words(weight, 2) if ctx.narrow else weight, *saved[4:])]
+        sums = [rows.array(part) for part in (by_weight, by_gain, by_shift, by_last)]
+
+        def part(low: int, high: int, thread: int) -> None:
+            compute(*given, low, high, *(found[thread] for found in sums), rows.array(by_v))
+
+        rows.on_threads(part, len(units), threads)
+        affine, collect = (torch.empty_like(weight), weight.new_empty(len(weight), 1, height)), _any(micro.collect)
+        filled = rows.array(affine[0]), rows.array(affine[1][:, 0])
+        rows.on_threads(lambda low, high, _: collect(sums[0], low, high, *filled), len(weight), threads)
+        shared = [found.sum((0, 3))[:, None] for found in (by_gain, by_shift)]
+        return (
+            by_v,
+            None,
+            None,
+            None,
+            None,
+            *affine,
+            *shared,
+            by_last.sum(0)[:, :, :outs].contiguous(),
+            grad.sum(0)[:, None],
+        )
+
+
+def _words(weight: Tensor, along: int) -> Tensor:
+    """Two bfloat16, neighbours along a dimension, as one word of 32 bits; a last one has a zero beside it."""
+    halves = weight.detach().to(torch.bfloat16).movedim(along, -1)
+    pairs = functional.pad(halves, (0, halves.shape[-1] % 2)).contiguous().view(torch.int32)
+    return pairs.movedim(-1, along).contiguous()
+
+
+def _shape(weight: Tensor, height: int, wide: int, lanes: int) -> tuple[int, int, int]:
+    """A pair's sums by lanes: the second size is a whole number of vectors."""
+    return len(weight), height, -(-wide // lanes) * lanes
 
 
 def _any(compiled: Any) -> Any:
@@ -125,7 +128,3 @@ def _any(compiled: Any) -> Any:
 
 def threads_for(count: int) -> int:
     return max(1, min(torch.get_num_threads(), count // ROWS_PER_THREAD))
-
-
-def _on_threads(action: Any, count: int) -> None:
-    rows.on_threads(action, count, threads_for(count))

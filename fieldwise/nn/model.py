@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from fieldwise.kernels import gpu
 from fieldwise.nn.crosses import PairTable
-from fieldwise.nn.embedding import Embedding, Linear, Packed
+from fieldwise.nn.embedding import Embedding, Linear, Packed, Table, rows_of
 from fieldwise.nn.interactions import Interaction
 
 
@@ -53,11 +54,23 @@ class Model(nn.Module):
     def lookup(self, ids: Tensor) -> dict[str, Tensor]:
         """The rows' linear weights (B, F, 1) and vectors (B, F, D) or pairs' weights (B, P, 1), whichever it has."""
         found = {}
+        both = self._both_tables()
+        if both is not None and gpu.takes(*(table.weight for table in both)):
+            found["vectors"], found["linear"] = rows_of(ids, *both)
+            return found
         if self.linear is not None:
             found["linear"] = self.linear.weights(ids)
         if self.embedding is not None:
             found["vectors"] = self.embedding(ids)
         return found
+
+    def _both_tables(self) -> tuple[Table, Table] | None:
+        """The vectors' table and the linear part's, where both look up the same rows: a GPU does them at once."""
+        if self.linear is None or not isinstance(self.embedding, Embedding) or len(self.embedding.tables) > 1:
+            return None
+        vectors, linear = self.embedding.tables[0], self.linear.weights
+        assert isinstance(vectors, Table)
+        return None if linear.layout.has_sets else (vectors, linear)
 
     def combine(self, found: dict[str, Tensor]) -> Tensor:
         """What `lookup` found -> logits (B,)."""

@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fieldwise.kernels import rows
-from fieldwise.nn import affine
 from fieldwise.nn.micro_steps import threads_for
 
 
@@ -21,12 +20,19 @@ class WindowMax(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, v: Tensor, weight: Tensor) -> Tensor:
+        from fieldwise.kernels import windows
+        from fieldwise.kernels.blocks import BLOCK
+
+        compute: Any = windows.forward
         v, weight = v.contiguous(), weight.contiguous()
-        count, fields, dim = v.shape
-        windows = fields - weight.shape[1] // dim + 1
-        each = v.as_strided((count, windows, weight.shape[1]), (fields * dim, dim, 1)).reshape(count * windows, -1)
-        product = affine.product(each, weight) if affine.pays(each, weight) else each @ weight.T
-        found, places = product.view(count, windows, -1).max(dim=1)
+        found = v.new_empty(len(v), len(weight))
+        places = torch.empty(found.shape, dtype=torch.int16 if v.shape[1] < 2**15 else torch.int64)
+        arrays = [rows.array(part) for part in (v, weight, found, places)]
+
+        def part(low: int, high: int, thread: int) -> None:
+            compute(*arrays[:2], low, high, *arrays[2:])
+
+        rows.on_threads(part, -(-len(v) // BLOCK), threads_for(len(v)))
         ctx.save_for_backward(v, weight, places)
         return found
 

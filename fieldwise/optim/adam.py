@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from fieldwise.errors import ConfigError, unknown
 from fieldwise.kernels import gpu, rows
+from fieldwise.optim.gpu_rows import GpuRows
 from fieldwise.optim.rows import Group, Orders, RowOptimizer, check, order_of, power
 
 EPS_MODES = ("textbook", "hat")
@@ -36,7 +38,7 @@ class Adam(RowOptimizer):
     names = ("mean", "square")
     settings = ("eps_mode", "sparse_mode")
     captured: Tensor | None = None  # `numbers` on the device, for steps of a CUDA graph: the host knows them only once
-    _scratch: dict[tuple[Tensor, int], Any] | None = None
+    _gpu_rows: GpuRows | None = None
     _beside: torch.cuda.Stream | None = None
 
     def __init__(
@@ -81,9 +83,6 @@ class Adam(RowOptimizer):
         tables = weight, state["mean"], state["square"]
         if weight.dim() != 2 or not len(values):
             return False
-        if gpu.takes(*tables, values):
-            self._update_on_gpu(group, weight, state)
-            return True
         if not rows.available(*tables, values):
             return False
         rate, eps = self.rate_and_eps(group)
@@ -99,20 +98,12 @@ class Adam(RowOptimizer):
         )
         return True
 
-    def _update_on_gpu(self, group: Group, weight: Tensor, state: dict[str, Tensor]) -> None:
-        from fieldwise.kernels import triton_adam
-
-        assert weight.grad is not None
-        ids, values = weight.grad._indices()[0], weight.grad._values()
-        tables = triton_adam.Tables(weight, state["mean"], state["square"], state["last"] if self.decays else None)
-        self._scratch = self._scratch or {}
-        key = weight, len(values)
-        if key not in self._scratch:
-            self._scratch[key] = triton_adam.Scratch.of(weight, values, group["betas"])
-        numbers = self.captured
-        if numbers is None:
-            numbers = torch.tensor(self.numbers(group, group["step"], group["lr"]), device=weight.device)
-        triton_adam.adam_rows(tables, ids, values, numbers, group["betas"], self._scratch[key])
+    def update_together(self, group: Group, weights: list[Any]) -> list[Any]:
+        on_gpu = [weight for weight in weights if _for_gpu(weight)]
+        if on_gpu:
+            self._gpu_rows = self._gpu_rows or GpuRows()
+            self._gpu_rows.move(self, group, on_gpu)
+        return [weight for weight in weights if all(weight is not other for other in on_gpu)]
 
     @contextmanager
     def beside(self) -> Iterator[None]:
@@ -131,7 +122,7 @@ class Adam(RowOptimizer):
 
     def update_all(self, group: Group, weights: list[Tensor], grads: list[Tensor], states: list[list[Tensor]]) -> None:
         # torch's kernel is one pass over memory instead of eight, but looks neither at strides nor at dtypes.
-        kinds = {(tensor.dtype, tensor.device, tensor.is_contiguous()) for tensor in weights + grads}
+        kinds = {(tensor.dtype, tensor.device, tensor.is_contiguous()) for tensor in chain(weights, grads, *states)}
         if len(kinds) > 1 or not weights[0].is_contiguous():
             super().update_all(group, weights, grads, states)
             return
@@ -161,3 +152,10 @@ class Adam(RowOptimizer):
         """sqrt(1 - beta2^t), and eps as it stands beside sqrt(v^), whatever the mode."""
         root = math.sqrt(1 - group["betas"][1] ** step)
         return root, group["eps"] / (root if self.eps_mode == "hat" else 1)
+
+
+def _for_gpu(weight: Tensor) -> bool:
+    """Whether the GPU's kernels can take this table and its gradient, which is sparse."""
+    assert weight.grad is not None
+    values = weight.grad._values()
+    return weight.dim() == 2 and len(values) > 0 and gpu.takes(weight, values)

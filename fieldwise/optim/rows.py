@@ -104,6 +104,10 @@ class RowOptimizer(Optimizer, ABC):
         """`update` on the touched rows by a compiled kernel; False where there is none for this table."""
         return False
 
+    def update_together(self, group: Group, weights: list[Any]) -> list[Any]:
+        """`update` on the touched rows of several tables at once, where it can be; returns the others."""
+        return weights
+
     def update_all(self, group: Group, weights: list[Tensor], grads: list[Tensor], states: list[list[Tensor]]) -> None:
         """`update` for many dense parameters."""
         for weight, grad, state in zip(weights, grads, states, strict=True):
@@ -123,7 +127,7 @@ class RowOptimizer(Optimizer, ABC):
             by_rows = [weight for weight in given if weight.grad.is_sparse and self.by_rows]
             with self.beside():
                 self._update_dense(group, [weight for weight in given if not (weight.grad.is_sparse and self.by_rows)])
-            for weight in by_rows:
+            for weight in self.update_together(group, by_rows):
                 if not self.update_compiled(group, weight, orders):
                     self._update_rows(group, weight, *touched(weight.grad, orders))
             self.join()

@@ -7,9 +7,11 @@ reads the batch at `at` and moves `at` on; the host only says go, and fills the 
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -200,7 +202,7 @@ class CapturedStep(Step):
         (group,) = self.optimizer.param_groups
         before, graph = group["step"], torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, stream=self.side):
+            with _uncollected(), torch.cuda.graph(graph, stream=self.side):
                 self._update(self._gradients())
         except Exception as error:  # as can a capture, by an operation that asks the host
             log.warning("train.graph: this step runs without a graph: %s", _first_line(error))
@@ -245,7 +247,7 @@ class CapturedStep(Step):
         graphs = []
         for part in parts:
             graphs.append(torch.cuda.CUDAGraph())
-            with torch.cuda.graph(graphs[-1], stream=self.side):
+            with _uncollected(), torch.cuda.graph(graphs[-1], stream=self.side):
                 part()
         passed = [0.0] + [self._time_of(graph, times) for graph in (*graphs, self.graph)]
         return {name: later - before for name, before, later in zip(STAGES, passed[:-1], passed[1:], strict=True)}
@@ -286,6 +288,19 @@ class CapturedStep(Step):
                 event.synchronize()
             found += [self._checked(loss, first + i) for i, loss in enumerate(losses.tolist())]
         return found
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Within, Python collects no garbage: an older run's graph that is freed during a capture would break it."""
+    gc.collect()
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()
 
 
 def _capturable(step: Step) -> bool:

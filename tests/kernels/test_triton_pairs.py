@@ -12,6 +12,10 @@ def test_micro_networks(product, norm, out):
     in_interpreter("tests.kernels.test_triton_pairs", "check_micro", product, norm, out)
 
 
+def test_a_dnn_behind_features_with_zeros_behind_them():
+    in_interpreter("tests.kernels.test_triton_pairs", "check_padded")
+
+
 def test_kernel_products():
     in_interpreter("tests.kernels.test_triton_pairs", "check_kernels")
 
@@ -49,6 +53,18 @@ def check_micro(product, norm, out):
     compare(lambda: MicroNetwork([5] * 4, (6, out), product, norm, last_norm=out > 1))
 
 
+def check_padded():
+    import torch
+
+    from fieldwise.nn.classifiers import DNN, Layers
+    from fieldwise.nn.micro import MicroNetwork
+    from fieldwise.nn.model import Branch
+
+    network = MicroNetwork([5] * 4, (6, 3), padded=True)
+    assert network(torch.randn(2, 4, 5)).shape == (2, 24)
+    compare(lambda: Branch(MicroNetwork([5] * 4, (6, 3), padded=True), DNN(18, Layers((7,)))))
+
+
 def check_kernels():
     from fieldwise.nn.interactions import KernelProduct
 
@@ -61,12 +77,15 @@ def check_rows():
 
     from fieldwise.kernels.triton_rows import Rows
 
-    table, offsets = torch.randn(30, 5, requires_grad=True), torch.tensor([0, 10, 25])
+    tables, offsets = [torch.randn(30, dim, requires_grad=True) for dim in (5, 1)], torch.tensor([0, 10, 25])
     ids = torch.randint(0, 5, (40, 3), dtype=torch.int32)
-    found = Rows.apply(ids, offsets, table)
-    expected = functional.embedding(ids + offsets, table)
-    assert torch.equal(found, expected)
-    pull = torch.randn_like(found)
-    (ours,) = torch.autograd.grad(found, table, pull)
-    (theirs,) = torch.autograd.grad(expected, table, pull)
-    torch.testing.assert_close(ours.to_dense(), theirs)
+    for own in (tables[:1], tables):
+        found = Rows.apply(ids, offsets, *own)
+        expected = [functional.embedding(ids + offsets, table) for table in own]
+        assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+        pulls = [torch.randn_like(part) for part in found]
+        ours, theirs = torch.autograd.grad(found, own, pulls), torch.autograd.grad(expected, own, pulls)
+        for one, two in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(one.to_dense(), two)
+        # Adam moves tables together whose ids are the same.
+        assert len({one._indices().data_ptr() for one in ours}) == 1

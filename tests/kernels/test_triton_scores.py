@@ -7,7 +7,7 @@ import pytest
 from tests.kernels.interpreter import in_interpreter
 
 
-@pytest.mark.parametrize("kind", ["dnn", "ffm", "afm", "afm without projection", "pin", "kfm"])
+@pytest.mark.parametrize("kind", ["dnn", "fm", "ffm", "afm", "afm without projection", "pin", "kfm"])
 def test_scores(kind):
     in_interpreter("tests.kernels.test_triton_scores", "check", kind)
 
@@ -17,13 +17,14 @@ def check(kind):
 
     from fieldwise.nn.attention import AttentionPool
     from fieldwise.nn.classifiers import DNN, Layers
-    from fieldwise.nn.interactions import FieldAwareProduct, KernelProduct
+    from fieldwise.nn.interactions import FieldAwareProduct, KernelProduct, PairSum
     from fieldwise.nn.micro import MicroNetwork
     from tests.nn.drawn import drawn
 
     torch.manual_seed(0)
     make, shape = {
         "dnn": (lambda: DNN(13, Layers((11, 20), dropout=0.5)), (13,)),
+        "fm": (lambda: PairSum([5] * 11), (11, 5)),
         "ffm": (lambda: FieldAwareProduct(5, 3, scale=0.5), (5, 12)),
         "afm": (lambda: AttentionPool([5] * 4, 6, temperature=0.5, dropout=0.5), (4, 5)),
         "afm without projection": (lambda: AttentionPool([5] * 13, 6, project=False), (13, 5)),

@@ -57,10 +57,11 @@ def test_few_rows_and_other_layers_go_the_plain_way(monkeypatch: pytest.MonkeyPa
     assert taken
 
 
-def test_bf16_is_as_near_as_the_plain_layers_are() -> None:
+@pytest.mark.parametrize(("dim", "units"), [(6, 20), (5, 21)])
+def test_bf16_is_as_near_as_the_plain_layers_are(dim: int, units: int) -> None:
     """Gradients are float32, and further off than rounding is: a ReLU near zero opens for one and not for the other."""
     torch.manual_seed(0)
-    net, v = MicroNetwork([6] * 5, (20, 3)), torch.randn(ROWS, 5, 6, requires_grad=True)
+    net, v = MicroNetwork([dim] * 5, (units, 3)), torch.randn(ROWS, 5, dim, requires_grad=True)
     exact = gradients(net, v, net.plain(v))
     with torch.autocast("cpu", torch.bfloat16):
         features, plain = net(v), net.plain(v).float()

@@ -1,5 +1,6 @@
 """The windowed step that a GPU captures equals the plain one; here on a CPU, its kernels interpreted."""
 
+import gc
 import threading
 
 import numpy as np
@@ -11,7 +12,7 @@ from fieldwise.data.dataset import Part
 from fieldwise.data.feed import Source, ahead
 from fieldwise.data.schema import Layout
 from fieldwise.models import build
-from fieldwise.steps import Step
+from fieldwise.steps import Step, captured
 from tests.kernels.interpreter import in_interpreter
 
 LAYOUT = Layout.of([5, 7, 3])
@@ -90,3 +91,9 @@ def test_a_thread_ends_with_its_reader():
     assert len(set(threading.enumerate()) - before) == 1
     items.close()
     assert not set(threading.enumerate()) - before
+
+
+def test_no_garbage_is_collected_during_a_capture():
+    with captured._uncollected():
+        assert not gc.isenabled()
+    assert gc.isenabled()

@@ -1,0 +1,134 @@
+"""Products of small matrices, with sixteen columns of one in each vector register (CPU, numba).
+
+    product        C[m][r]  = start[m] + sum_k A[k][m] B[k][r]    m < count, r < width, k < depth
+    added_product  C[m][r] += sum_k A[k][m] B[k][r]
+
+Eight m by thirty-two r stay in registers while k goes by. One thread reaches the rate of a large matrix product this
+way, and matrices of one pair of fields stay in the first cache, where what is done next finds them.
+
+Matrices are told by a `pointer`, where the first number lies, and steps: C by that from m to m + 1, B by that from k to
+k + 1 (their r lie side by side), A by that from k to k + 1 and that from m to m + 1; `start` by pointer and place.
+`width` is a multiple of 16. A and B may be words of two bfloat16 each (`halves`): k then counts words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir  # type: ignore[import-untyped, unused-ignore]
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from fieldwise.kernels.halves import WORDS, dot
+from fieldwise.kernels.lanes import FAST, LANES, lanes_of, spread_number
+
+TALL, VECTORS = 8, 2
+
+
+@dataclass
+class Writer:
+    """Writes the instructions of one product; all that is an index is a value of the compiler's."""
+
+    builder: Any
+    kind: Any  # of C's numbers
+    words: bool
+    c: list[Any]
+    start: list[Any] | None  # None: C itself
+    a: list[Any]
+    b: list[Any]
+    depth: Any
+
+    def write(self, count: Any, width: Any) -> None:
+        for vectors, r in self._parts(width, VECTORS, LANES):
+            for tall, m in self._parts(count, TALL, 1):
+                self._tile(tall, vectors, m, r)
+
+    def _parts(self, size: Any, most: int, unit: int) -> Iterator[tuple[int, Any]]:
+        """Within each turn, instructions for `n` units from an index on: as often as `most` fit, then for the rest."""
+        builder, whole = self.builder, ir.Constant(size.type, ~(most * unit - 1))
+        full = builder.and_(size, whole)
+        with cgutils.for_range_slice(builder, size.type(0), full, size.type(most * unit), size.type) as (index, _):  # type: ignore[no-untyped-call, unused-ignore]
+            yield most, index
+        done = full
+        while most > 1:
+            most //= 2
+            there = builder.and_(size, size.type(most * unit))
+            with builder.if_then(builder.icmp_signed("!=", there, size.type(0))):
+                yield most, done
+            done = builder.add(done, there)
+
+    def _tile(self, tall: int, vectors: int, m: Any, r: Any) -> None:
+        builder, vector, align = self.builder, lanes_of(self.kind), self.kind.bitwidth // 8
+        (c, c_at, c_step), (a, a_at, a_k, a_m), (b, b_at, b_step) = self.c, self.a, self.b
+        places = [(i, n) for i in range(tall) for n in range(vectors)]
+
+        def place(base: Any, *terms: Any) -> Any:
+            index = terms[0]
+            for term in terms[1:]:
+                index = builder.add(index, term)
+            return cgutils.gep_inbounds(builder, base, index)  # type: ignore[no-untyped-call, unused-ignore]
+
+        def lanes(base: Any, n: int, *terms: Any, of: Any = vector) -> Any:
+            return builder.bitcast(place(base, r, r.type(n * LANES), *terms), of.as_pointer())
+
+        def row(i: int) -> Any:
+            return builder.mul(builder.add(m, m.type(i)), c_step)
+
+        # Made in the function's first block, where the compiler turns them into registers.
+        sums = {at: cgutils.alloca_once(builder, vector) for at in places}  # type: ignore[no-untyped-call, unused-ignore]
+        for i, n in places:
+            if self.start is None:
+                value = builder.load(lanes(c, n, c_at, row(i)), align=align)
+            else:
+                value = spread_number(builder, builder.load(place(*self.start, m, m.type(i))))
+            builder.store(value, sums[i, n])
+        with cgutils.for_range(builder, self.depth) as loop:  # type: ignore[no-untyped-call, unused-ignore]
+            by_b, by_a = builder.mul(loop.index, b_step), builder.mul(loop.index, a_k)
+            of = WORDS if self.words else vector
+            held = [builder.load(lanes(b, n, b_at, by_b, of=of), align=align) for n in range(vectors)]
+            for i in range(tall):
+                number = builder.load(place(a, a_at, by_a, builder.mul(builder.add(m, m.type(i)), a_m)))
+                many = spread_number(builder, number)
+                for n in range(vectors):
+                    builder.store(self._added(builder.load(sums[i, n]), held[n], many), sums[i, n])
+        for i, n in places:
+            builder.store(builder.load(sums[i, n]), lanes(c, n, c_at, row(i)), align=align)
+
+    def _added(self, total: Any, one: Any, two: Any) -> Any:
+        if self.words:
+            return dot(self.builder, total, one, two)
+        return self.builder.fadd(total, self.builder.fmul(one, two, flags=FAST), flags=FAST)
+
+
+def _write(builder: Any, kinds: list[Any], parts: list[Any], start: Any, sizes: list[Any]) -> None:
+    c, a, b = (cgutils.unpack_tuple(builder, part) for part in parts)  # type: ignore[no-untyped-call, unused-ignore]
+    words = kinds[2][0].dtype == types.uint32
+    Writer(builder, kinds[0][0].dtype, words, c, start, a, b, sizes[0]).write(*sizes[1:])
+
+
+def _product(typing: Any, c: Any, start: Any, a: Any, b: Any, depth: Any, count: Any, width: Any) -> Any:
+    """product((c, at, m_step), (start, at), (a, at, k_step, m_step), (b, at, k_step), depth, count, width)"""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        start = cgutils.unpack_tuple(builder, args[1])  # type: ignore[no-untyped-call, unused-ignore]
+        _write(builder, [c, a, b], [args[0], *args[2:4]], start, args[4:])
+        return context.get_dummy_value()
+
+    return types.void(c, start, a, b, *[types.intp] * 3), code
+
+
+def _added_product(typing: Any, c: Any, a: Any, b: Any, depth: Any, count: Any, width: Any) -> Any:
+    """added_product((c, at, m_step), (a, at, k_step, m_step), (b, at, k_step), depth, count, width)"""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _write(builder, [c, a, b], args[:3], None, args[3:])
+        return context.get_dummy_value()
+
+    return types.void(c, a, b, *[types.intp] * 3), code
+
+
+product: Any = intrinsic(_product)
+added_product: Any = intrinsic(_added_product)
