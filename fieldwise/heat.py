@@ -20,6 +20,7 @@ from fieldwise.nn.interactions import (
     InnerProduct,
     Interaction,
     KernelProduct,
+    KernelSum,
     PairSum,
     Pairwise,
 )
@@ -56,6 +57,8 @@ def pair_values(part: Interaction, v: Tensor) -> Tensor:
     if isinstance(part, PairSum):
         products: Tensor = InnerProduct([v.shape[2]] * v.shape[1]).forward(v)
         return products[:, :, None]
+    if isinstance(part, KernelSum):
+        return part.products(v)[:, :, None]
     if isinstance(part, AttentionPool):
         products = part.products(v)
         weighted = part.attention(products)[:, :, None] * products
@@ -147,7 +150,7 @@ def without_pairs(model: Model, dropped: Sequence[int], ids: NDArray[np.int32]) 
 
     def replaced(module: Any, inputs: tuple[Tensor], output: Tensor) -> Tensor:
         mean = means[places].to(output.dtype)
-        if isinstance(module, PairSum | AttentionPool):
+        if isinstance(module, PairSum | KernelSum | AttentionPool):
             change = mean - pair_values(module, inputs[0])[:, places]
             return output + change.sum(dim=(1, 2))[:, None]
         values: Tensor = output.unflatten(1, (len(means), -1)).clone()

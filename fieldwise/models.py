@@ -27,6 +27,7 @@ from fieldwise.nn.interactions import (
     Flatten,
     InnerProduct,
     KernelProduct,
+    KernelSum,
     PairSum,
     PairWeights,
     normed,
@@ -117,7 +118,7 @@ def ffm(sizes: Layout, *, dim: int = 4, linear: bool = True, input_norm: bool = 
 def kfm(sizes: Layout, *, vectors: Vectors = Vectors(), kernel: str = "mat", kernel_init: str = "identity") -> Model:
     """Kernel FM: a kernel for each pair in FM's product (section 3.1.2, eq. 11)."""
     dims = vectors.sizes(sizes)
-    return Model(Embedding(sizes, dims), Branch(KernelProduct(dims, kernel, kernel_init), Sum()), linear=Linear(sizes))
+    return Model(Embedding(sizes, dims), Branch(KernelSum(dims, kernel, kernel_init), Sum()), linear=Linear(sizes))
 
 
 @register

@@ -241,7 +241,7 @@ def test_an_unknown_model_is_refused_with_the_nearest() -> None:
         ("afm", {"adaptive": 2.0}, "AttentionPool needs vectors of one size"),
         ("ccpm", {"adaptive": 2.0}, "Convolution needs vectors of one size"),
         ("pin", {"adaptive": 2.0}, "MicroNetwork needs vectors of one size"),
-        ("kfm", {"adaptive": 2.0, "kernel": "vec"}, "KernelProduct needs vectors of one size"),
+        ("kfm", {"adaptive": 2.0, "kernel": "vec"}, "KernelSum needs vectors of one size"),
     ],
 )
 def test_wrong_settings_are_refused(name: str, settings: dict[str, Any], line: str) -> None:

@@ -274,7 +274,7 @@ def test_a_pairs_kernel_touches_only_its_pair(kernel: str) -> None:
     """The coupled gradient of section 3.1.1 is gone: a kernel's gradient comes from its pair alone."""
     kfm = made("kfm", kernel=kernel)
     part = kfm.branches[0].interaction
-    products = part(numbers(5, 4, 3))
+    products = part.products(numbers(5, 4, 3))
     for pair in range(6):
         (grad,) = torch.autograd.grad(products[:, pair].sum(), part.kernel.entries, retain_graph=True)
         assert grad.flatten(1).any(dim=1).tolist() == [p == pair for p in range(6)]

@@ -17,8 +17,10 @@ from fieldwise.kernels import gpu
 from fieldwise.nn import inner_products
 from fieldwise.nn.classifiers import check_sizes
 from fieldwise.nn.embedding import Packed
+from fieldwise.nn.kernel_sum import KernelSums
+from fieldwise.nn.micro_steps import pays
 from fieldwise.nn.norms import EPSILON
-from fieldwise.nn.products import KernelProducts, narrowed, pays
+from fieldwise.nn.products import KernelProducts
 
 
 def pairs(fields: int) -> tuple[Tensor, Tensor]:
@@ -209,10 +211,14 @@ class KernelProduct(Pairwise):
             products: Tensor = kernel_products(by_field(v), gpu.computed(self.kernel()), self.first, self.second)
             return products.T
         kernel = self.kernel()
-        if self.kind == "mat" and pays(v):
-            fast: Tensor = KernelProducts.apply(*narrowed(v, kernel))  # type: ignore[no-untyped-call]
+        if self.compiles(v):
+            fast: Tensor = KernelProducts.apply(v, kernel)  # type: ignore[no-untyped-call]
             return fast
         return self.plain(v, kernel)
+
+    def compiles(self, v: Tensor) -> bool:
+        """Whether compiled loops are for these vectors."""
+        return self.kind == "mat" and pays(v) and v.dtype == self.kernel.entries.dtype
 
     @property
     def _tile(self) -> int:
@@ -224,6 +230,25 @@ class KernelProduct(Pairwise):
         p, q = self.sides(v)
         projected = torch.bmm(p, kernel) if self.kind == "mat" else p * kernel
         return (projected * q).sum(dim=2).T
+
+
+class KernelSum(KernelProduct):
+    """The sum of all pairs' kernel products, KFM's second-order part (eq. 11): width 1."""
+
+    def __init__(self, dims: Sequence[int], kernel: str = "mat", init: str = "identity") -> None:
+        super().__init__(dims, kernel, init)
+        self.width = 1
+
+    def forward(self, v: Tensor) -> Tensor:
+        # Without gradients the products themselves, half of what the large matrix multiplies, are faster.
+        if torch.is_grad_enabled() and self.compiles(v):
+            found: Tensor = KernelSums.apply(v, self.kernel())  # type: ignore[no-untyped-call]
+            return found
+        return self.products(v).sum(dim=1, keepdim=True)
+
+    def products(self, v: Tensor) -> Tensor:
+        """The summands, pair by pair: (B, P)."""
+        return super().forward(v)
 
 
 def by_field(v: Tensor) -> Tensor:

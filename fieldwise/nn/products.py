@@ -1,4 +1,4 @@
-"""Products of all pairs of field vectors without their copies: one loop over the first field of the pairs (CPU).
+"""Products of all pairs of field vectors without their copies (CPU).
 
 Pairs of one first field i lie side by side, and so do their second fields i+1 ... F-1: slices do for both. Each
 function equals the formula that it names, gradients too; what it would have to keep for them it computes again while it
@@ -13,6 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from fieldwise.kernels import rows
+from fieldwise.nn.micro_steps import threads_for
 
 
 def pays(v: Tensor) -> bool:
@@ -56,44 +59,45 @@ class PairProducts(torch.autograd.Function):
 
 
 class KernelProducts(torch.autograd.Function):
-    """v_i^T K_ij v_j of all pairs, one matrix product for each first field: (B, F, D), (P, D, D) -> (B, P).
-
-    With the kernels of field i side by side, W_i (D, n D), the products are the rows' sums of (v_i W_i) * [v_j ...].
-    """
+    """v_i^T K_ij v_j of all pairs by compiled loops: (B, F, D), (P, D, D) -> (B, P)."""
 
     @staticmethod
     def forward(ctx: Any, v: Tensor, kernel: Tensor) -> Tensor:
+        from fieldwise.kernels import kernel_products
+
+        compute: Any = kernel_products.forward
+        v, kernel = v.contiguous(), kernel.contiguous()
         ctx.save_for_backward(v, kernel)
-        products = v.new_empty(v.shape[0], len(kernel))
-        for i, places in first_fields(v.shape[1]):
-            products[:, places] = (_projected(v, kernel, i, places) * v[:, i + 1 :]).sum(dim=2)
+        products = v.new_empty(len(v), len(kernel))
+        arrays = [rows.array(part) for part in (v, kernel, products)]
+        rows.on_threads(lambda low, high, _: compute(*arrays[:2], low, high, arrays[2]), len(v), threads_for(len(v)))
         return products
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override, unused-ignore]
+        from fieldwise.kernels import kernel_products
+
+        compute: Any = kernel_products.by_vectors
         v, kernel = ctx.saved_tensors
-        # Many small sums: a narrow type would lose them.
-        by_v = torch.zeros(v.shape, dtype=torch.promote_types(v.dtype, torch.float32))
-        by_kernel = torch.empty_like(kernel)
-        for i, places in first_fields(v.shape[1]):
-            g = grad[:, places, None]
-            by_v[:, i + 1 :] += g * _projected(v, kernel, i, places)
-            weighted = (g * v[:, i + 1 :]).flatten(1)
-            by_v[:, i] += weighted @ _side_by_side(kernel[places]).T
-            by_kernel[places] = (v[:, i].T @ weighted).view(kernel.shape[1], -1, kernel.shape[2]).transpose(0, 1)
-        return by_v.to(v.dtype), by_kernel
+        grad, by_v = grad.contiguous(), torch.empty_like(v)
+        arrays = [rows.array(part) for part in (grad, v, kernel, by_v)]
+        rows.on_threads(lambda low, high, _: compute(*arrays[:3], low, high, arrays[3]), len(v), threads_for(len(v)))
+        return by_v, by_kernels(grad, v)
 
 
-def _side_by_side(kernels: Tensor) -> Tensor:
-    """(n, D, D) -> (D, n D)."""
-    return kernels.transpose(0, 1).flatten(1)
+def by_kernels(grad: Tensor, v: Tensor) -> Tensor:
+    """Sum over rows of g v_i v_j^T of all pairs, with g (B, P) or, for all pairs of a row, (B, 1): (P, D, D)."""
+    from fieldwise.kernels import kernel_products
 
-
-def _projected(v: Tensor, kernel: Tensor, i: int, places: slice) -> Tensor:
-    """v_i^T K_ij of all j > i: (B, n, D)."""
-    projected: Tensor = (v[:, i] @ _side_by_side(kernel[places])).unflatten(1, (-1, kernel.shape[2]))
-    return projected
+    compute: Any = kernel_products.by_kernels
+    threads, (_, fields, dim) = threads_for(len(v)), v.shape
+    # Each thread has sums of its own: one after the other, the result does not depend on which is first.
+    sums = v.new_zeros(threads, fields * (fields - 1) // 2 * dim * dim)
+    arrays = [rows.array(part) for part in (grad, v, sums)]
+    rows.on_threads(lambda low, high, thread: compute(*arrays[:2], low, high, arrays[2][thread]), len(v), threads)
+    by_first = sums.sum(0).split([(fields - 1 - i) * dim * dim for i in range(fields - 1)])
+    return torch.cat([own.view(dim, -1, dim).transpose(0, 1) for own in by_first])
 
 
 def narrowed(*tensors: Tensor) -> tuple[Tensor, ...]:

@@ -78,7 +78,8 @@ def _normed(part: Any) -> Part:
 
 
 def _kernel(part: Any) -> Part:
-    return Part("kernel", {"of": part.kind}, {"kernel": _array(part.kernel())})
+    kind = "kernel_sum" if isinstance(part, parts_of.KernelSum) else "kernel"
+    return Part(kind, {"of": part.kind}, {"kernel": _array(part.kernel())})
 
 
 def _field_aware(part: Any) -> Part:
@@ -117,6 +118,7 @@ INTERACTIONS: dict[type[nn.Module], Callable[[Any], Part]] = {
     parts_of.PairSum: lambda part: Part("pair_sum"),
     parts_of.InnerProduct: lambda part: Part("inner"),
     parts_of.KernelProduct: _kernel,
+    parts_of.KernelSum: _kernel,
     parts_of.FieldAwareProduct: _field_aware,
     parts_of.PairWeights: lambda part: Part("pair_weights"),
     MicroNetwork: _micro,

@@ -19,6 +19,8 @@ from fieldwise.online.sides import PairTables, Side, Sides
 
 # Declares a table's array in the graph and returns its name there.
 Declare = Callable[[Graph, str, NDArray[Any]], str]
+# Sums of pairs, and the interaction that tells their summands.
+SUMMANDS = {"pair_sum": "inner", "kernel_sum": "kernel"}
 IDS, CONTEXT, LOGITS = "ids", "context", "logits"
 
 
@@ -80,7 +82,9 @@ def _pair_terms(interaction: Part, sides: Sides, pairs: int) -> str:
     if interaction.kind == "attention":
         (terms,), (shares,) = attention_terms(interaction, sides)
         return graph.op("Mul", terms, shares)
-    (block,) = features(Part("inner") if interaction.kind == "pair_sum" else interaction, sides)
+    if interaction.kind in SUMMANDS:
+        interaction = replace(interaction, kind=SUMMANDS[interaction.kind])
+    (block,) = features(interaction, sides)
     return graph.sum(graph.reshape(block.value, [0, pairs, -1]), [2])
 
 

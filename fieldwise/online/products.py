@@ -96,6 +96,11 @@ def _kernel(part: Part, sides: Sides) -> list[Block]:
     return blocks
 
 
+def _kernel_sum(part: Part, sides: Sides) -> list[Block]:
+    graph = sides.graph
+    return [Block(graph.total([graph.sum(each.value, [1], keep=True) for each in _kernel(part, sides)]), ONE, False)]
+
+
 def _field_aware(part: Part, sides: Sides) -> list[Block]:
     blocks = []
     for side, pairs in sides.inside:
@@ -201,6 +206,7 @@ INTERACTIONS: dict[str, Callable[[Part, Sides], list[Block]]] = {
     "pair_sum": _pair_sum,
     "inner": _inner,
     "kernel": _kernel,
+    "kernel_sum": _kernel_sum,
     "field_aware": _field_aware,
     "pair_weights": _pair_weights,
     "micro": micro,

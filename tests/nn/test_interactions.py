@@ -21,6 +21,7 @@ from fieldwise.nn.interactions import (
     InnerProduct,
     Interaction,
     KernelProduct,
+    KernelSum,
     Normed,
     PairSum,
     normed,
@@ -48,6 +49,14 @@ def kernels(*options: str, dims: tuple[int, ...] = SAME) -> tuple[Any, ...]:
         dims,
         lambda dims: KernelProduct(dims, *options),
         lambda part: lambda v: slow.kernel_products(v, slow.kernels_of(part, dims)),
+    )
+
+
+def kernel_sums(*options: str, dims: tuple[int, ...] = SAME) -> tuple[Any, ...]:
+    return (
+        dims,
+        lambda dims: KernelSum(dims, *options),
+        lambda part: lambda v: slow.kernel_products(v, slow.kernels_of(part, dims)).sum(dim=0, keepdim=True),
     )
 
 
@@ -79,6 +88,12 @@ CASES: dict[str, tuple[tuple[int, ...], Callable[[tuple[int, ...]], Interaction]
     "kernel mat, uniform": kernels("mat", "uniform"),
     "kernel mat, sizes": kernels("mat", dims=SIZES),
     "kernel mat, two fields": kernels("mat", dims=(2, 5)),
+    "kernel sum num": kernel_sums("num"),
+    "kernel sum vec": kernel_sums("vec"),
+    "kernel sum mat": kernel_sums("mat"),
+    "kernel sum mat, sizes": kernel_sums("mat", dims=SIZES),
+    "kernel sum mat, two fields": kernel_sums("mat", dims=(2, 5)),
+    "kernel sum mat, seven fields": kernel_sums("mat", dims=(2,) * 7),
     "field-aware": (
         (6,) * 4,
         lambda dims: FieldAwareProduct(4, 2),
@@ -301,6 +316,7 @@ def test_a_single_output_is_not_cut_by_its_norm(norm: str) -> None:
         InnerProduct,
         lambda dims: KernelProduct(dims, "vec"),
         lambda dims: KernelProduct(dims, "num"),
+        lambda dims: KernelSum(dims, "vec"),
         lambda dims: MicroNetwork(dims, (4, 2)),
         lambda dims: Convolution(dims, (4,), (2,), (1,)),
     ],

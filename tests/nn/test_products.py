@@ -1,18 +1,23 @@
-"""The loops over first fields equal the formulas over copied pairs: values and gradients."""
+"""The loops over fields equal the formulas over copied pairs: values and gradients."""
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 
 from fieldwise.nn.attention import AttentionPool
 from fieldwise.nn.interactions import KernelProduct, pairs
+from fieldwise.nn.micro_steps import ROWS_PER_THREAD
 from fieldwise.nn.products import KernelProducts, PairProducts
 from tests.nn.drawn import drawn
 
+ROWS = 2 * ROWS_PER_THREAD + 3
 
-def vectors() -> Tensor:
-    return torch.randn(6, 5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
+
+def vectors(rows: int = 6, fields: int = 5, dim: int = 3) -> Tensor:
+    drawn_once = torch.Generator().manual_seed(1)
+    return torch.randn(rows, fields, dim, dtype=torch.float64, generator=drawn_once).requires_grad_()
 
 
 def same(fast: Tensor, plain: Tensor, inputs: list[Tensor]) -> None:
@@ -28,27 +33,39 @@ def test_pair_products() -> None:
     same(PairProducts.apply(v), v[:, first] * v[:, second], [v])
 
 
-def test_kernel_products() -> None:
-    v, part = vectors(), drawn(KernelProduct([3] * 5))
-    kernel = part.kernel().detach().double().requires_grad_()
-    same(KernelProducts.apply(v, kernel), part.plain(v, kernel), [v, kernel])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("fields", "dim"), [(5, 3), (2, 4), (3, 1), (4, 16), (4, 21)])
+def test_compiled_kernel_products(fields: int, dim: int, threads: int) -> None:
+    v, part = vectors(ROWS, fields, dim), drawn(KernelProduct([dim] * fields)).double()
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    same(part(v), part.plain(v, part.kernel()), [v, *part.parameters()])
+    torch.set_num_threads(before)
 
 
-def test_kernels_of_packed_sizes() -> None:
-    v, part = vectors(), drawn(KernelProduct([3, 2, 1, 3, 2])).double()
+def test_compiled_kernels_of_packed_sizes() -> None:
+    v, part = vectors(ROWS), drawn(KernelProduct([3, 2, 1, 3, 2])).double()
     same(part(v), part.plain(v, part.kernel()), [v, *part.parameters()])
 
 
-def test_bf16_is_near_and_its_gradients_are_those_of_float32_weights() -> None:
-    v, part = vectors().detach().float().requires_grad_(), drawn(KernelProduct([3] * 5)).float()
+def test_compiled_kernel_products_gradcheck() -> None:
+    kernel = torch.randn(3, 5, 5, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(KernelProducts.apply, (vectors(4, 3, 5), kernel))
+
+
+def test_many_rows_take_the_compiled_loops_and_few_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    part, taken = KernelProduct([3] * 5).double(), []
+    monkeypatch.setattr(KernelProducts, "apply", lambda v, kernel: taken.append(len(v)) or part.plain(v, kernel))
+    for rows in (ROWS_PER_THREAD - 1, ROWS_PER_THREAD):
+        part(vectors(rows))
+    assert taken == [ROWS_PER_THREAD]
+
+
+def test_bf16_computes_them_in_float32() -> None:
+    v, part = vectors(ROWS).detach().float().requires_grad_(), drawn(KernelProduct([3] * 5)).float()
     exact = part(v)
     with torch.autocast("cpu", torch.bfloat16):
-        narrow = part(v)
-    assert narrow.dtype == torch.bfloat16
-    torch.testing.assert_close(narrow.float(), exact, rtol=0.05, atol=0.1)
-    narrow.float().sum().backward()
-    assert v.grad is not None
-    assert v.grad.dtype == torch.float32
+        assert torch.equal(part(v), exact)
 
 
 def test_attention_takes_the_products() -> None:

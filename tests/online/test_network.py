@@ -13,8 +13,10 @@ from fieldwise import models
 from fieldwise.data.schema import Layout
 from fieldwise.errors import ConfigError
 from fieldwise.metrics import sigmoid
-from fieldwise.nn.interactions import Interaction
-from fieldwise.nn.model import Model
+from fieldwise.nn.classifiers import DNN, Layers
+from fieldwise.nn.embedding import Embedding
+from fieldwise.nn.interactions import Concat, Flatten, Interaction, KernelSum
+from fieldwise.nn.model import Branch, Model
 from fieldwise.online import convert, network, parts
 from tests.test_contract import drawn_ids, made
 
@@ -154,6 +156,21 @@ def test_parts_come_back_from_a_folder(tmp_path: Any) -> None:
         assert (path, one.kind, one.settings) == (other_path, other.kind, other.settings)
         assert list(one.arrays) == list(other.arrays)
         assert all(np.array_equal(one.arrays[name], other.arrays[name]) for name in one.arrays)
+
+
+@pytest.mark.parametrize("context", [(), (1, 2)])
+def test_a_sum_of_kernel_products_is_one_feature_of_a_dnn(context: tuple[int, ...]) -> None:
+    layout, dims = LAYOUTS["plain"], (3,) * 4
+    torch.manual_seed(0)
+    features = Concat(KernelSum(dims, init="uniform"), Flatten(dims))
+    model = Model(Embedding(layout, dims), Branch(features, DNN(features.width, Layers((5,))))).eval()
+    described, ids = convert.network(model, layout), drawn_ids(layout).numpy()
+    graph = session(network.graph_of(described, network.as_input, context))
+    ids[:, list(context)] = ids[:1, list(context)]
+    rest = [field for field in range(4) if field not in context]
+    asked = {"ids": ids[:, rest], **({"context": ids[:1, list(context)]} if context else {})}
+    (found,) = graph.run(None, network.tables_of(described) | asked)
+    close(found, model, ids)
 
 
 def test_a_part_without_a_graph_says_where_to_add_it() -> None:
