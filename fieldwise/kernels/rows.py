@@ -37,6 +37,14 @@ def computes(tensor: Tensor) -> bool:
     return available(tensor.view(-1)[:1].float() if tensor.dtype == torch.bfloat16 else tensor)
 
 
+def worth(v: Tensor) -> bool:
+    """Whether a batch (B, ...) is for compiled loops: many rows, and nobody who traces the model to write it down."""
+    # Asked first: a look at the number of rows would bind an exported model to it.
+    if torch.compiler.is_compiling():
+        return False
+    return v.shape[0] >= ROWS_PER_THREAD and available(v.detach()[:1].contiguous())
+
+
 def array(tensor: Tensor) -> NDArray[Any]:
     """The tensor's memory for compiled loops; numba knows bfloat16, and words of two of them, by their bits."""
     tensor = tensor.detach().contiguous()

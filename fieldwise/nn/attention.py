@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fieldwise.errors import ConfigError
-from fieldwise.kernels import gpu
+from fieldwise.kernels import gpu, rows
 from fieldwise.nn import attention_steps
 from fieldwise.nn.affine import affine
 from fieldwise.nn.classifiers import check_dropout, check_sizes
@@ -69,7 +69,7 @@ class AttentionPool(Pairwise):
             assert isinstance(self.attend, nn.Linear)
             last = self.score.new_ones(v.shape[2]) if self.projection is None else self.projection
             return attention(v, self.first, self.second, self.attend, self.score, last, self.temperature)
-        pooled = self.compiled(v) if attention_steps.pays(v) else self.plain(v)
+        pooled = self.compiled(v) if rows.worth(v) else self.plain(v)
         if self.projection is not None:
             pooled = pooled * self.projection
         return pooled.sum(dim=1, keepdim=True)

@@ -9,9 +9,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fieldwise.kernels import rows
-from fieldwise.nn.micro_steps import ROWS_PER_THREAD, pays, threads_for
-
-__all__ = ["ROWS_PER_THREAD", "Scores", "pays"]
 
 
 class Scores(torch.autograd.Function):
@@ -26,7 +23,9 @@ class Scores(torch.autograd.Function):
         ctx.save_for_backward(v, weight, bias, last)
         scores = v.new_empty(len(v), fields * (fields - 1) // 2)
         arrays = [rows.array(part) for part in (v, weight.T, bias, last, scores)]
-        rows.on_threads(lambda low, high, _: compute(*arrays[:4], low, high, arrays[4]), len(v), threads_for(len(v)))
+        rows.on_threads(
+            lambda low, high, _: compute(*arrays[:4], low, high, arrays[4]), len(v), rows.threads_for(len(v))
+        )
         return scores
 
     @staticmethod
@@ -36,7 +35,7 @@ class Scores(torch.autograd.Function):
 
         compute: Any = attention.backward
         v, weight, bias, last = ctx.saved_tensors
-        threads, by_v = threads_for(len(v)), torch.zeros_like(v)
+        threads, by_v = rows.threads_for(len(v)), torch.zeros_like(v)
         # Each thread has sums of its own: one after the other, the result does not depend on which is first.
         sums = [torch.zeros(threads, *shape, dtype=torch.float64) for shape in (weight.T.shape, bias.shape, last.shape)]
         arrays = [rows.array(part) for part in (grad, v, weight.T, weight, bias, last)]

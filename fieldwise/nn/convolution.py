@@ -8,11 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from fieldwise.errors import ConfigError
-from fieldwise.kernels import gpu
+from fieldwise.kernels import gpu, rows
 from fieldwise.nn.classifiers import check_sizes
 from fieldwise.nn.initial import xavier_
 from fieldwise.nn.interactions import Interaction, one_size
-from fieldwise.nn.micro_steps import pays
 from fieldwise.nn.window_max import WindowMax
 
 
@@ -40,7 +39,7 @@ class Convolution(Interaction):
         self.width = inputs * length
 
     def forward(self, v: Tensor) -> Tensor:
-        if self.keep == [1] and pays(v):
+        if self.keep == [1] and rows.worth(v):
             (convolution,) = self.convolutions
             with torch.autocast("cpu", enabled=False):
                 return torch.relu(WindowMax.apply(v, _by_window(convolution)))  # type: ignore[no-untyped-call]

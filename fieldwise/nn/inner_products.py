@@ -11,14 +11,6 @@ from torch.autograd.function import once_differentiable
 from fieldwise.kernels import rows
 
 
-def pays(v: Tensor) -> bool:
-    """Whether to go this way with vectors (B, F, D)."""
-    # Asked first: a look at the number of rows would bind an exported model to it.
-    if torch.compiler.is_compiling():
-        return False
-    return v.shape[0] >= rows.ROWS_PER_THREAD and rows.available(v.detach())
-
-
 class InnerProducts(torch.autograd.Function):
     """v_i . v_j of all pairs: (B, F, D) -> (B, P)."""
 
@@ -26,6 +18,7 @@ class InnerProducts(torch.autograd.Function):
     def forward(ctx: Any, v: Tensor) -> Tensor:
         from fieldwise.kernels import inner
 
+        v = v.contiguous()
         ctx.save_for_backward(v)
         compute: Any = inner.forward
         found = v.new_empty(v.shape[0], v.shape[1] * (v.shape[1] - 1) // 2)

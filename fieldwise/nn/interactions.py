@@ -13,12 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from fieldwise.errors import ConfigError, unknown
-from fieldwise.kernels import gpu
+from fieldwise.kernels import gpu, rows
 from fieldwise.nn import inner_products
 from fieldwise.nn.classifiers import check_sizes
 from fieldwise.nn.embedding import Packed
 from fieldwise.nn.kernel_sum import KernelSums
-from fieldwise.nn.micro_steps import pays
 from fieldwise.nn.norms import EPSILON
 from fieldwise.nn.products import KernelProducts
 
@@ -163,7 +162,7 @@ class InnerProduct(Pairwise):
         self.width = self.pairs
 
     def forward(self, v: Tensor) -> Tensor:
-        if inner_products.pays(v):
+        if rows.worth(v):
             fast: Tensor = inner_products.InnerProducts.apply(v)  # type: ignore[no-untyped-call]
             return fast
         return self.plain(v)
@@ -218,7 +217,7 @@ class KernelProduct(Pairwise):
 
     def compiles(self, v: Tensor) -> bool:
         """Whether compiled loops are for these vectors."""
-        return self.kind == "mat" and pays(v) and v.dtype == self.kernel.entries.dtype
+        return self.kind == "mat" and rows.worth(v) and v.dtype == self.kernel.entries.dtype
 
     @property
     def _tile(self) -> int:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fieldwise.errors import ConfigError
-from fieldwise.kernels import gpu
+from fieldwise.kernels import gpu, rows
 from fieldwise.nn import micro_steps
 from fieldwise.nn.classifiers import check_sizes
 from fieldwise.nn.initial import xavier_
@@ -66,7 +66,7 @@ class MicroNetwork(Pairwise):
     def forward(self, v: Tensor) -> Tensor:
         if self._fusible and gpu.fuses(v, self._tile):
             return self._by_kernels(v)
-        if self._fusible and micro_steps.pays(v):
+        if self._fusible and rows.worth(v):
             norm = self.norms[0]
             first, last = ((weight(), bias) for weight, bias in zip(self.weights, self.biases, strict=True))
             layers: Any = *first, norm.gain, norm.shift, *last

@@ -12,17 +12,6 @@ from torch.nn import functional
 from fieldwise.kernels import rows
 from fieldwise.nn.norms import EPSILON
 
-# Rows that are worth a thread of their own; fewer are done before the loops are loaded.
-ROWS_PER_THREAD = 100
-
-
-def pays(v: Tensor) -> bool:
-    """Whether to go this way with vectors (B, F, D)."""
-    # Asked first: a look at the number of rows would bind an exported model to it.
-    if torch.compiler.is_compiling():
-        return False
-    return v.shape[0] >= ROWS_PER_THREAD and rows.available(v.detach()[:1].contiguous())
-
 
 def two_layers(v: Tensor, first: Tensor, second: Tensor, layers: tuple[Tensor, ...]) -> Tensor:
     """(B, F, D) -> (B, P, U): affine, fused norm, ReLU, affine, of v_i, v_j and, where weights are for it, v_i * v_j.
@@ -53,7 +42,7 @@ class TwoLayers(torch.autograd.Function):
         compute, v = _any(micro.forward), v.contiguous()
         weight, bias, gain, shift, last, last_bias = layers
         blocks, (pairs, _, height) = -(-len(v) // BLOCK), weight.shape
-        threads = threads_for(len(v))
+        threads = rows.threads_for(len(v))
         units = v.new_empty(blocks if kept else threads, pairs, height, BLOCK)
         stats, out = v.new_empty(blocks, 2, BLOCK), v.new_empty(len(v), pairs, last.shape[2])
         flat = bias.squeeze(1), gain.squeeze(1), shift.squeeze(1), last, last_bias.squeeze(1)
@@ -78,7 +67,7 @@ class TwoLayers(torch.autograd.Function):
 
         compute = _any(micro.backward)
         v, _, _, weight, gain, _, last, units, _ = saved = ctx.saved_tensors
-        grad, by_v, threads = grad.contiguous(), torch.empty_like(v), threads_for(len(v))
+        grad, by_v, threads = grad.contiguous(), torch.empty_like(v), rows.threads_for(len(v))
         (_, wide, height), outs = weight.shape, last.shape[2]
         # Each thread has sums of its own: one after the other, the result does not depend on which is first.
         by_weight = v.new_zeros(threads, *_shape(weight, height, wide + 1, LANES))
@@ -124,7 +113,3 @@ def _shape(weight: Tensor, height: int, wide: int, lanes: int) -> tuple[int, int
 def _any(compiled: Any) -> Any:
     """A compiled function, whose arguments numba's own types do not tell."""
     return compiled
-
-
-def threads_for(count: int) -> int:
-    return max(1, min(torch.get_num_threads(), count // ROWS_PER_THREAD))

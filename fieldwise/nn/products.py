@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fieldwise.kernels import rows
-from fieldwise.nn.micro_steps import threads_for
 
 
 def pays(v: Tensor) -> bool:
@@ -70,7 +69,9 @@ class KernelProducts(torch.autograd.Function):
         ctx.save_for_backward(v, kernel)
         products = v.new_empty(len(v), len(kernel))
         arrays = [rows.array(part) for part in (v, kernel, products)]
-        rows.on_threads(lambda low, high, _: compute(*arrays[:2], low, high, arrays[2]), len(v), threads_for(len(v)))
+        rows.on_threads(
+            lambda low, high, _: compute(*arrays[:2], low, high, arrays[2]), len(v), rows.threads_for(len(v))
+        )
         return products
 
     @staticmethod
@@ -82,7 +83,9 @@ class KernelProducts(torch.autograd.Function):
         v, kernel = ctx.saved_tensors
         grad, by_v = grad.contiguous(), torch.empty_like(v)
         arrays = [rows.array(part) for part in (grad, v, kernel, by_v)]
-        rows.on_threads(lambda low, high, _: compute(*arrays[:3], low, high, arrays[3]), len(v), threads_for(len(v)))
+        rows.on_threads(
+            lambda low, high, _: compute(*arrays[:3], low, high, arrays[3]), len(v), rows.threads_for(len(v))
+        )
         return by_v, by_kernels(grad, v)
 
 
@@ -91,7 +94,7 @@ def by_kernels(grad: Tensor, v: Tensor) -> Tensor:
     from fieldwise.kernels import kernel_products
 
     compute: Any = kernel_products.by_kernels
-    threads, (_, fields, dim) = threads_for(len(v)), v.shape
+    threads, (_, fields, dim) = rows.threads_for(len(v)), v.shape
     # Each thread has sums of its own: one after the other, the result does not depend on which is first.
     sums = v.new_zeros(threads, fields * (fields - 1) // 2 * dim * dim)
     arrays = [rows.array(part) for part in (grad, v, sums)]

@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fieldwise.kernels import rows
-from fieldwise.nn.micro_steps import threads_for
 
 
 class WindowMax(torch.autograd.Function):
@@ -32,7 +31,7 @@ class WindowMax(torch.autograd.Function):
         def part(low: int, high: int, thread: int) -> None:
             compute(*arrays[:2], low, high, *arrays[2:])
 
-        rows.on_threads(part, -(-len(v) // BLOCK), threads_for(len(v)))
+        rows.on_threads(part, -(-len(v) // BLOCK), rows.threads_for(len(v)))
         ctx.save_for_backward(v, weight, places)
         return found
 
@@ -43,7 +42,7 @@ class WindowMax(torch.autograd.Function):
 
         compute: Any = windows.backward
         v, weight, places = ctx.saved_tensors
-        threads, by_v = threads_for(len(v)), torch.zeros_like(v)
+        threads, by_v = rows.threads_for(len(v)), torch.zeros_like(v)
         by_weight = weight.new_zeros(threads, *weight.shape)
         arrays = [rows.array(part) for part in (grad, places, v, weight)]
 

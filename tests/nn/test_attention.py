@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from fieldwise.kernels.rows import ROWS_PER_THREAD
 from fieldwise.nn.attention import AttentionPool
-from fieldwise.nn.attention_steps import ROWS_PER_THREAD
 from tests.nn.drawn import drawn, numbers
 
 ROWS = 2 * ROWS_PER_THREAD + 3

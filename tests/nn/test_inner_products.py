@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fieldwise.nn.inner_products import InnerProducts, pays
+from fieldwise.kernels import rows
+from fieldwise.nn.inner_products import InnerProducts
 from fieldwise.nn.interactions import InnerProduct
 
 
@@ -18,7 +19,7 @@ def test_equals_the_square_of_products(fields: int, dim: int, threads: int) -> N
     by = torch.randn(210, part.width, dtype=torch.float64)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    assert pays(v)
+    assert rows.worth(v)
     fast = part(v)
     found = fast, *torch.autograd.grad(fast, v, by)
     torch.set_num_threads(before)
@@ -28,9 +29,17 @@ def test_equals_the_square_of_products(fields: int, dim: int, threads: int) -> N
 
 
 def test_few_rows_and_other_types_go_the_plain_way() -> None:
-    assert not pays(torch.zeros(3, 4, 5))
-    assert not pays(torch.zeros(300, 4, 5).bfloat16())
-    assert not pays(torch.zeros(4, 300, 5).transpose(0, 1))
+    assert not rows.worth(torch.zeros(3, 4, 5))
+    assert not rows.worth(torch.zeros(300, 4, 5).bfloat16())
+
+
+def test_vectors_may_lie_in_any_order() -> None:
+    v = torch.randn(4, 210, 5, dtype=torch.float64).transpose(0, 1).requires_grad_()
+    part = InnerProduct([5] * 4)
+    slow, fast = part.plain(v), part(v)
+    along = torch.cos(slow.detach())
+    for one, two in zip(*([found, *torch.autograd.grad(found, v, along)] for found in (slow, fast)), strict=True):
+        torch.testing.assert_close(two, one, rtol=1e-12, atol=1e-12)
 
 
 def test_vectors_stay_float32_where_products_are_narrow() -> None:

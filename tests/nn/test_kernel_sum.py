@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from fieldwise.kernels.rows import ROWS_PER_THREAD
 from fieldwise.nn.interactions import KernelSum
 from fieldwise.nn.kernel_sum import KernelSums
-from fieldwise.nn.micro_steps import ROWS_PER_THREAD
 from tests.nn.drawn import drawn
 
 ROWS = 2 * ROWS_PER_THREAD + 3

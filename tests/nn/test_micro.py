@@ -12,8 +12,9 @@ from torch import Tensor
 
 from fieldwise.instructions import pointer
 from fieldwise.kernels.lanes import load, store
+from fieldwise.kernels.rows import ROWS_PER_THREAD
 from fieldwise.nn.micro import MicroNetwork
-from fieldwise.nn.micro_steps import ROWS_PER_THREAD, two_layers
+from fieldwise.nn.micro_steps import two_layers
 from tests.nn.drawn import drawn, numbers
 
 ROWS = 2 * ROWS_PER_THREAD + 3

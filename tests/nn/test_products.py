@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from fieldwise.kernels.rows import ROWS_PER_THREAD
 from fieldwise.nn.attention import AttentionPool
 from fieldwise.nn.interactions import KernelProduct, pairs
-from fieldwise.nn.micro_steps import ROWS_PER_THREAD
 from fieldwise.nn.products import KernelProducts, PairProducts
 from tests.nn.drawn import drawn
 
