@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fieldwise.instructions import keep, pointer
+from fieldwise.instructions import keep, pointer, prefetch_second
 from fieldwise.kernels.blocks import BLOCK, turn_in, turn_out
 from fieldwise.kernels.halves import pack, pack_along, room, room_along
 from fieldwise.kernels.lanes import LANES, larger, load, spread, store, total, where_zero
@@ -28,7 +28,7 @@ GROUP = 32
 
 
 # Blocks whose gradients are taken pair by pair: a pair's sums, which lie in the third cache, are fetched once for all.
-TOGETHER = 4
+TOGETHER = 8
 
 
 @njit(cache=True, nogil=True)
@@ -57,6 +57,14 @@ def fill_rows(v: Any, i: Any, j: Any, block: Any, wide: Any, size: Any, zs: Any)
             store(zs, to + dim + here, some, y)
             if wide > 2 * dim:
                 store(zs, to + 2 * dim + here, some, x * y)
+
+
+@njit(cache=True, nogil=True)
+def ask(units: Any, at: Any, size: Any, end: Any) -> None:
+    """Units that come next are asked for: they are too many for the caches, and pages too short to be guessed."""
+    if at + size <= end:
+        for n in range(at, at + size, LANES):
+            prefetch_second(units, n)
 
 
 @njit(cache=True, nogil=True)
@@ -165,6 +173,7 @@ def sum_gradients(
     for p in range(pairs):
         here, own = p * height * BLOCK, 0 if len(gain) == 1 else p * height
         to_units = (ls, p * height * outs, 1, outs)
+        ask(xs, here + 2 * height * BLOCK, height * BLOCK, units.size)
         product((dys, 0, BLOCK), (none, 0), to_units, (gs, p * outs * BLOCK, BLOCK), outs, height, BLOCK)
         for c in range(0, BLOCK, LANES):
             mean, scale = load(own_stats, c, LANES), load(own_stats, BLOCK + c, LANES)
@@ -259,6 +268,8 @@ def backward(
                 pack(dx, by_unit)
                 pack_along(dx, along)
                 of_units = (pointer(by_unit), 0, BLOCK)
+                after = here + pairs * height * BLOCK if k + 1 < together else (chunk * pairs + p + 1) * height * BLOCK
+                ask(xs, after, height * BLOCK, units.size)
                 added_product((dvs, i, BLOCK), (ws, start, 1, depth), of_units, depth, dim, BLOCK)
                 added_product((dvs, j, BLOCK), (ws, start + dim * depth, 1, depth), of_units, depth, dim, BLOCK)
                 if wide > 2 * dim:
