@@ -17,7 +17,7 @@ from fieldwise.kernels import gpu, rows
 from fieldwise.nn import inner_products
 from fieldwise.nn.classifiers import check_sizes
 from fieldwise.nn.embedding import Packed
-from fieldwise.nn.kernel_sum import KernelSums
+from fieldwise.nn.kernel_sum import KernelSums, diagonal_sums
 from fieldwise.nn.norms import EPSILON
 from fieldwise.nn.products import KernelProducts
 
@@ -243,6 +243,9 @@ class KernelSum(KernelProduct):
         if torch.is_grad_enabled() and self.compiles(v):
             found: Tensor = KernelSums.apply(v, self.kernel())  # type: ignore[no-untyped-call]
             return found
+        if self.kind != "mat" and rows.worth(v):
+            with torch.autocast("cpu", enabled=False):
+                return diagonal_sums(v, self.kernel())
         return self.products(v).sum(dim=1, keepdim=True)
 
     def products(self, v: Tensor) -> Tensor:

@@ -3,6 +3,8 @@
 With x (F D) a row's vectors side by side, and M the matrix of blocks K_ij above its diagonal, K_ij^T below and zeros on
 it, the sum over pairs of v_i^T K_ij v_j is x M x / 2. Its gradients, where g is that by the sum, are g M x by the
 vectors, with the product that is there already, and by the kernels those of single products that share one g.
+
+Kernels that are diagonal, or one number, never mix the vectors' places: place d has a matrix M_d (F, F) of its own.
 """
 
 from __future__ import annotations
@@ -33,6 +35,16 @@ class KernelSums(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override, unused-ignore]
         v, made = ctx.saved_tensors
         return (grad * made).view(v.shape), by_kernels(grad.contiguous(), v)
+
+
+def diagonal_sums(v: Tensor, kernel: Tensor) -> Tensor:
+    """Sum of v_i^T diag(k_ij) v_j over pairs: (B, F, D), (P, 1, D or 1) -> (B, 1), without an array of pairs."""
+    fields = v.shape[1]
+    first, second = torch.triu_indices(fields, fields, offset=1, device="cpu")
+    square = kernel.new_zeros(fields, fields, kernel.shape[2]).index_put((first, second), kernel[:, 0])
+    by_place = v.permute(2, 0, 1)
+    made = by_place @ square.permute(2, 0, 1)
+    return (made * by_place).sum(dim=(0, 2))[:, None]
 
 
 def _matrix(kernel: Tensor, fields: int) -> Tensor:

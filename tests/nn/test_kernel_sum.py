@@ -27,10 +27,13 @@ def gradients(found: Tensor, inputs: list[Tensor]) -> tuple[Tensor, ...]:
     return torch.autograd.grad((found * weights).sum(), inputs)
 
 
+KINDS = [([3, 3], "mat"), ([4] * 5, "mat"), ([5] * 11, "mat"), ([3, 2, 1, 3, 2, 4], "mat"), ([1] * 6, "mat")]
+
+
 @pytest.mark.parametrize("rows", [6, ROWS])
-@pytest.mark.parametrize("sizes", [[3, 3], [4] * 5, [5] * 11, [3, 2, 1, 3, 2, 4], [1] * 6])
-def test_values_and_gradients_are_those_of_the_plain_products(sizes: list[int], rows: int) -> None:
-    v, part = vectors(rows, len(sizes), max(sizes)), drawn(KernelSum(sizes)).double()
+@pytest.mark.parametrize(("sizes", "kernel"), [*KINDS, ([4] * 7, "vec"), ([4] * 7, "num"), ([1] * 2, "vec")])
+def test_values_and_gradients_are_those_of_the_plain_products(sizes: list[int], kernel: str, rows: int) -> None:
+    v, part = vectors(rows, len(sizes), max(sizes)), drawn(KernelSum(sizes, kernel)).double()
     fast, slow = part(v), plain(part, v)
     assert fast.shape == (rows, 1)
     torch.testing.assert_close(fast, slow, rtol=1e-12, atol=1e-12)
