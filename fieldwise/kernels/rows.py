@@ -122,6 +122,11 @@ def on_threads(action: Callable[[int, int, int], Any], size: int, threads: int) 
     return found
 
 
+def by_rows(action: Callable[[int, int, int], Any], count: int) -> None:
+    """`on_threads` over so many rows of a batch, with as many threads as they are worth."""
+    on_threads(action, count, threads_for(count))
+
+
 def _at_once(action: Callable[[None], None], threads: int) -> None:
     """Runs an action in each of so many threads: torch's own, which wait on the cores for its next operation.
 

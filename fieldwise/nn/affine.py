@@ -92,5 +92,5 @@ def transposed(x: Tensor) -> Tensor:
     compute: Any = turn.turn
     found = x.new_empty(x.shape[1], x.shape[0])
     arrays = rows.array(x), rows.array(found)
-    rows.on_threads(lambda low, high, _: compute(arrays[0], low, high, arrays[1]), len(x), rows.threads_for(len(x)))
+    rows.by_rows(lambda low, high, _: compute(arrays[0], low, high, arrays[1]), len(x))
     return found

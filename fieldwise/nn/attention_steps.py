@@ -23,9 +23,7 @@ class Scores(torch.autograd.Function):
         ctx.save_for_backward(v, weight, bias, last)
         scores = v.new_empty(len(v), fields * (fields - 1) // 2)
         arrays = [rows.array(part) for part in (v, weight.T, bias, last, scores)]
-        rows.on_threads(
-            lambda low, high, _: compute(*arrays[:4], low, high, arrays[4]), len(v), rows.threads_for(len(v))
-        )
+        rows.by_rows(lambda low, high, _: compute(*arrays[:4], low, high, arrays[4]), len(v))
         return scores
 
     @staticmethod

@@ -23,7 +23,7 @@ class InnerProducts(torch.autograd.Function):
         compute: Any = inner.forward
         found = v.new_empty(v.shape[0], v.shape[1] * (v.shape[1] - 1) // 2)
         arrays = rows.array(v), rows.array(found)
-        _on_threads(lambda low, high, _: compute(arrays[0], low, high, arrays[1]), len(v))
+        rows.by_rows(lambda low, high, _: compute(arrays[0], low, high, arrays[1]), len(v))
         return found
 
     @staticmethod
@@ -35,9 +35,5 @@ class InnerProducts(torch.autograd.Function):
         compute: Any = inner.backward
         found = torch.empty_like(v)
         arrays = [rows.array(part) for part in (grad, v, found)]
-        _on_threads(lambda low, high, _: compute(*arrays[:2], low, high, arrays[2]), len(v))
+        rows.by_rows(lambda low, high, _: compute(*arrays[:2], low, high, arrays[2]), len(v))
         return found
-
-
-def _on_threads(action: Any, count: int) -> None:
-    rows.on_threads(action, count, rows.threads_for(count))

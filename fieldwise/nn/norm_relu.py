@@ -42,7 +42,7 @@ class LayerNormRelu(torch.autograd.Function):
         def part(low: int, high: int, thread: int) -> None:
             forward(*arrays[:4], eps, low, high, *arrays[4:])
 
-        rows.on_threads(part, len(x), rows.threads_for(len(x)))
+        rows.by_rows(part, len(x))
         ctx.save_for_backward(x, gain, shift, stats)
         return y
 
@@ -80,7 +80,7 @@ class NormRelu(torch.autograd.Function):
         def part(low: int, high: int, thread: int) -> None:
             forward(*arrays[:3], EPSILON, low, high, *arrays[3:])
 
-        rows.on_threads(part, x.shape[1], rows.threads_for(x.shape[1]))
+        rows.by_rows(part, x.shape[1])
         ctx.save_for_backward(x, gain.squeeze(1), shift.squeeze(1), stats)
         return y
 

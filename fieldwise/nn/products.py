@@ -69,9 +69,7 @@ class KernelProducts(torch.autograd.Function):
         ctx.save_for_backward(v, kernel)
         products = v.new_empty(len(v), len(kernel))
         arrays = [rows.array(part) for part in (v, kernel, products)]
-        rows.on_threads(
-            lambda low, high, _: compute(*arrays[:2], low, high, arrays[2]), len(v), rows.threads_for(len(v))
-        )
+        rows.by_rows(lambda low, high, _: compute(*arrays[:2], low, high, arrays[2]), len(v))
         return products
 
     @staticmethod
@@ -83,9 +81,7 @@ class KernelProducts(torch.autograd.Function):
         v, kernel = ctx.saved_tensors
         grad, by_v = grad.contiguous(), torch.empty_like(v)
         arrays = [rows.array(part) for part in (grad, v, kernel, by_v)]
-        rows.on_threads(
-            lambda low, high, _: compute(*arrays[:3], low, high, arrays[3]), len(v), rows.threads_for(len(v))
-        )
+        rows.by_rows(lambda low, high, _: compute(*arrays[:3], low, high, arrays[3]), len(v))
         return by_v, by_kernels(grad, v)
 
 
