@@ -62,7 +62,8 @@ class Setting:
 
     def __post_init__(self) -> None:
         if self.rows < self.batch or self.batch < 2:
-            raise ConfigError(f"--rows must be at least --batch, and that 2, found {self.rows} and {self.batch}")
+            sizes = f"found --rows {self.rows} and --batch {self.batch}"
+            raise ConfigError(f"--rows must be at least --batch, and --batch at least 2: {sizes}; change one of them")
         # Vectors of a size that no rounding of a narrow type hides.
         settings = TrainSettings(self.batch, optimizer=self.optimizer, precision=self.precision, init_scale=0.05)
         object.__setattr__(self, "train", settings)
