@@ -1,0 +1,1 @@
+"""The steps of prepare: stage, split, fit, encode."""

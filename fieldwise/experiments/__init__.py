@@ -1,0 +1,1 @@
+"""Many runs: comparisons, searches, the demo, a simulated A/B test."""

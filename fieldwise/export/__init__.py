@@ -1,0 +1,1 @@
+"""A trained network -> a folder to serve from, in ONNX."""

@@ -1,1 +1,0 @@
-"""Compiled kernels, each beside the plain PyTorch that it must equal."""

@@ -1,0 +1,1 @@
+"""All pairs, weighted by attention (AFM)."""

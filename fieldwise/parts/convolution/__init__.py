@@ -1,0 +1,1 @@
+"""Convolutions along the fields (CCPM)."""

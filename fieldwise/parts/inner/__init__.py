@@ -1,0 +1,1 @@
+"""Inner products of all pairs (IPNN)."""

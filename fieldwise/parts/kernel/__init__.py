@@ -1,0 +1,1 @@
+"""Kernel products of all pairs (KFM, KPNN)."""

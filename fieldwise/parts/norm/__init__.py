@@ -1,0 +1,1 @@
+"""Layer norm, and the fused norm of all sub-networks."""

@@ -1,0 +1,1 @@
+"""Training: the loop, its steps, run folders, checkpoints, workers, trees, blends."""
