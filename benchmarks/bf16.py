@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fieldwise.config import load_config
-from fieldwise.data import formats
-from fieldwise.data.prepare import prepare
+from fieldwise.config.settings import load_config
+from fieldwise.data.encode.prepare import prepare
+from fieldwise.data.read import formats
 from fieldwise.data.world import World, write_log
-from fieldwise.train import train
+from fieldwise.train.loop import train
 
 SHAPE = ("model.dim=10", "model.hidden=[200, 200, 200]")
 METRICS = ("auc", "log_loss")

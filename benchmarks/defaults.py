@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldwise import metrics
 from fieldwise.data.recipes.plan import SHARES
+from fieldwise.evaluation import metrics
 
 PEERS = ("catboost", "lightgbm", "xgboost")
 Rows = list[list[str]]

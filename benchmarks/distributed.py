@@ -24,15 +24,15 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fieldwise import distributed
-from fieldwise.config import Config, TrainSettings
+from fieldwise.config.settings import Config, TrainSettings
 from fieldwise.data.batches import share
 from fieldwise.data.schema import Layout
 from fieldwise.models import build
 from fieldwise.nn.model import Model
-from fieldwise.sharded.cut import build as cut_model
-from fieldwise.steps import ShardedStep, SharedStep
-from fieldwise.steps.shared import Share
+from fieldwise.train import distributed
+from fieldwise.train.sharded.sharded_model import build as cut_model
+from fieldwise.train.steps import ShardedStep, SharedStep
+from fieldwise.train.steps.shared import Share
 
 FIELDS, DIM, STEPS = 10, 2, 10
 # What TorchRec's rows have for DIM numbers, and for the one of the linear part.

@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 from pyarrow import parquet
 
-from fieldwise.config import load_config
-from fieldwise.data import formats
-from fieldwise.data.prepare import prepare
+from fieldwise.config.settings import load_config
+from fieldwise.data.encode.prepare import prepare
+from fieldwise.data.read import formats
 from fieldwise.data.world import World, write_log
-from fieldwise.train import train
+from fieldwise.train.loop import train
 
 SHARES = (1.0, 0.5, 0.05)
 

@@ -17,15 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from fieldwise import bundle
-from fieldwise.calibration import Calibration
-from fieldwise.config import load_config
+from fieldwise.bundle import bundle
+from fieldwise.bundle.calibration import Calibration
+from fieldwise.config.settings import load_config
 from fieldwise.data.dataset import Dataset
-from fieldwise.data.prepare import prepare
+from fieldwise.data.encode.prepare import prepare
 from fieldwise.data.world import World
-from fieldwise.online.engine import Engine
-from fieldwise.online.export import export
-from fieldwise.online.rows import column_of
+from fieldwise.export.export import export
+from fieldwise.serving.engine import Engine
+from fieldwise.serving.row_coder import column_of
 
 
 def main() -> None:

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fieldwise.config import load_config
-from fieldwise.data.prepare import prepare
+from fieldwise.config.settings import load_config
+from fieldwise.data.encode.prepare import prepare
 from fieldwise.data.recipes.movielens import MOVIELENS
-from fieldwise.data.recipes.reading import Reader
+from fieldwise.data.recipes.raw_columns import Reader
 from fieldwise.data.schema import Field
-from fieldwise.train import train
+from fieldwise.train.loop import train
 
 OTHERS = tuple(field for field in MOVIELENS.fields if field.name != "genres")
 FORMS = {

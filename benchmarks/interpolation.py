@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from fieldwise.config import load_config
-from fieldwise.data.prepare import Split, prepare
+from fieldwise.config.settings import load_config
+from fieldwise.data.encode.prepare import Split, prepare
 from fieldwise.data.recipes.criteo import CRITEO
-from fieldwise.data.recipes.reading import Reader
+from fieldwise.data.recipes.raw_columns import Reader
 from fieldwise.data.schema import Field, HistorySettings, Schema
-from fieldwise.train import train
+from fieldwise.train.loop import train
 
 NUMBERS, CATEGORIES = [f"I{n}" for n in range(1, 14)], [f"C{n}" for n in range(1, 27)]
 RULES: dict[str, dict[str, Any]] = {

@@ -24,8 +24,8 @@ from typing import Any
 
 from safetensors.torch import load_file
 
-from fieldwise.bundle import load_encoder
-from fieldwise.data.prepare import prepare
+from fieldwise.bundle.bundle import load_encoder
+from fieldwise.data.encode.prepare import prepare
 from fieldwise.data.world import World
 
 CASES = {

@@ -25,11 +25,11 @@ import numpy as np
 import torch
 from numba import njit
 
-from fieldwise.config import load_config
+from fieldwise.config.settings import load_config
 from fieldwise.data.batches import batches
 from fieldwise.data.dataset import Dataset
 from fieldwise.models import Model, build
-from fieldwise.train import Network, resolve, train
+from fieldwise.train.loop import Network, resolve, train
 
 RECIPE = Path(__file__).parent.parent / "recipes" / "criteo" / "ffm-libffm.toml"
 ORDERS = 8

@@ -28,10 +28,10 @@ import fieldwise  # noqa: F401  before torch: it sets how long torch's threads s
 import numpy as np
 import torch
 
-from fieldwise import bench
 from fieldwise.data.batches import Batch
 from fieldwise.data.dataset import Part
 from fieldwise.data.schema import Layout
+from fieldwise.speed import bench
 
 PINS = ("deepctr-torch==0.3.0", "torchfm==0.7.0", "fuxictr==2.3.10", "lightgbm==4.7.0", "vowpalwabbit==9.11.9")
 NEEDED = ("requests", "urllib3", "idna", "certifi", "charset-normalizer", "h5py", "PyYAML", "narwhals")

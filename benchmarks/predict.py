@@ -19,14 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from fieldwise.config import load_config
-from fieldwise.data import formats
-from fieldwise.data.parallel import cores, using
-from fieldwise.data.prepare import prepare
-from fieldwise.data.recipes.reading import rows_of
+from fieldwise.bundle.predictor import Predictor
+from fieldwise.config.settings import load_config
+from fieldwise.data.encode.prepare import prepare
+from fieldwise.data.read import formats
+from fieldwise.data.read.parallel import cores, using
+from fieldwise.data.recipes.raw_columns import rows_of
 from fieldwise.data.world import World, write_log
-from fieldwise.predictor import Predictor
-from fieldwise.train import train
+from fieldwise.train.loop import train
 
 
 def main() -> None:

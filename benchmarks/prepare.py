@@ -21,7 +21,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from fieldwise.data.layouts import Simulation, write_raw
+from fieldwise.data.world.layouts import Simulation, write_raw
 
 UNIT = 2_000_000
 KEYS = "C1,C2,C3,C7,C10,C1*C2,C3*C4,C5*C9,C14*C17,C20*C22"

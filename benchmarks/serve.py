@@ -34,14 +34,14 @@ import numpy as np
 import torch
 from served import Client, Server, request, served
 
-from fieldwise import bundle
-from fieldwise.calibration import Calibration
-from fieldwise.config import load_config
-from fieldwise.data import formats
+from fieldwise.bundle import bundle
+from fieldwise.bundle.calibration import Calibration
+from fieldwise.config.settings import load_config
 from fieldwise.data.dataset import Dataset
-from fieldwise.data.prepare import prepare
+from fieldwise.data.encode.prepare import prepare
+from fieldwise.data.read import formats
 from fieldwise.data.world import World, write_log
-from fieldwise.online.engine import Engine
+from fieldwise.serving.engine import Engine
 
 ROWS = 20_000
 CONTEXT, CANDIDATES = 30, 100

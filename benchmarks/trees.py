@@ -28,10 +28,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldwise import metrics
-from fieldwise.calibration import fit
-from fieldwise.predictions import Predictions
-from fieldwise.significance import signed_rank
+from fieldwise.bundle.calibration import fit
+from fieldwise.bundle.predictions import Predictions
+from fieldwise.evaluation import metrics
+from fieldwise.evaluation.significance import signed_rank
 
 HERE = Path(__file__).resolve().parent
 PEERS = ("catboost", "lightgbm", "xgboost")

@@ -22,7 +22,7 @@ from typing import Any
 
 from safetensors.torch import load_file
 
-from fieldwise.data.prepare import prepare
+from fieldwise.data.encode.prepare import prepare
 from fieldwise.data.world import World
 
 SETTINGS = ["model.name=pin", "model.dim=4", "model.subnet=4,2", "model.hidden=[8]", "model.dropout=0.2"]

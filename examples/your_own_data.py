@@ -6,9 +6,9 @@ from functools import partial
 from pathlib import Path
 
 from fieldwise import Field, Predictor, Schema, load_config
-from fieldwise.data import formats
-from fieldwise.data.prepare import prepare
-from fieldwise.train import train
+from fieldwise.data.encode.prepare import prepare
+from fieldwise.data.read import formats
+from fieldwise.train.loop import train
 
 folder = Path(tempfile.mkdtemp())
 with (folder / "log.csv").open("w", newline="") as file:

@@ -4,12 +4,12 @@ import tempfile
 from pathlib import Path
 
 from fieldwise import World, load_config
-from fieldwise.data.prepare import prepare
+from fieldwise.data.encode.prepare import prepare
 from fieldwise.models import Branch, Model, register
 from fieldwise.nn.classifiers import DNN, Layers, Sum
 from fieldwise.nn.embedding import Embedding, Linear, Vectors
-from fieldwise.nn.interactions import InnerProduct, KernelProduct
-from fieldwise.train import train
+from fieldwise.parts.interactions import InnerProduct, KernelProduct
+from fieldwise.train.loop import train
 
 
 @register

@@ -10,12 +10,12 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fieldwise.config import Config, load_config
+    from fieldwise.bundle.predictor import Predictor
+    from fieldwise.config.errors import FieldwiseError
+    from fieldwise.config.settings import Config, load_config
     from fieldwise.data.schema import Field, Schema
     from fieldwise.data.world import World
-    from fieldwise.errors import FieldwiseError
-    from fieldwise.estimator import Classifier
-    from fieldwise.predictor import Predictor
+    from fieldwise.train.estimator import Classifier
 
 __version__ = "0.1.0"
 
@@ -24,14 +24,14 @@ __version__ = "0.1.0"
 os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 _HOMES = {
-    "Classifier": "fieldwise.estimator",
-    "Config": "fieldwise.config",
+    "Classifier": "fieldwise.train.estimator",
+    "Config": "fieldwise.config.settings",
     "Field": "fieldwise.data.schema",
-    "FieldwiseError": "fieldwise.errors",
-    "Predictor": "fieldwise.predictor",
+    "FieldwiseError": "fieldwise.config.errors",
+    "Predictor": "fieldwise.bundle.predictor",
     "Schema": "fieldwise.data.schema",
     "World": "fieldwise.data.world",
-    "load_config": "fieldwise.config",
+    "load_config": "fieldwise.config.settings",
 }
 
 __all__ = ["Classifier", "Config", "Field", "FieldwiseError", "Predictor", "Schema", "World", "load_config"]

@@ -9,7 +9,7 @@ import warnings
 import typer
 
 from fieldwise.commands.app import app
-from fieldwise.errors import FieldwiseError, WorkerLost
+from fieldwise.config.errors import FieldwiseError, WorkerLost
 
 # Each module of fieldwise.commands registers its verbs; this order is the order of --help.
 for group in ("data", "training", "results", "history", "studies", "exporting", "online", "speed"):

@@ -14,14 +14,17 @@ from typing import Any
 
 import torch
 
+from fieldwise.config.errors import ConfigError, unknown
+from fieldwise.config.options import arguments, options_of
 from fieldwise.data.schema import Layout
-from fieldwise.errors import ConfigError, unknown
-from fieldwise.nn.attention import AttentionPool
 from fieldwise.nn.classifiers import DNN, Layers, Sum
-from fieldwise.nn.convolution import Convolution
 from fieldwise.nn.crosses import PairTable
 from fieldwise.nn.embedding import Embedding, Linear, Vectors
-from fieldwise.nn.interactions import (
+from fieldwise.nn.model import Branch, Model
+from fieldwise.nn.trees import Trees, gbdt
+from fieldwise.parts.attention.formula import AttentionPool
+from fieldwise.parts.convolution.formula import Convolution
+from fieldwise.parts.interactions import (
     Concat,
     FieldAwareProduct,
     Flatten,
@@ -32,10 +35,7 @@ from fieldwise.nn.interactions import (
     PairWeights,
     normed,
 )
-from fieldwise.nn.micro import MicroNetwork
-from fieldwise.nn.model import Branch, Model
-from fieldwise.options import arguments, options_of
-from fieldwise.trees import Trees, gbdt
+from fieldwise.parts.micro.formula import MicroNetwork
 
 # The layers of the networks that end in a DNN.
 DEEP = Layers(dropout=0.5)

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import settings
 
 from fieldwise import cli
-from fieldwise.config import load_config
-from fieldwise.data import formats
-from fieldwise.data.prepare import prepare
-from fieldwise.train import train
+from fieldwise.config.settings import load_config
+from fieldwise.data.encode.prepare import prepare
+from fieldwise.data.read import formats
+from fieldwise.train.loop import train
 
 # Times depend on the machine, and the same examples must run everywhere.
 settings.register_profile("fieldwise", deadline=None, derandomize=True, max_examples=25)

@@ -20,8 +20,9 @@ import pytest
 from pyarrow import parquet
 
 from fieldwise import cli
-from fieldwise.data import dataset, streams
-from fieldwise.errors import DataError
+from fieldwise.config.errors import DataError
+from fieldwise.data import dataset
+from fieldwise.data.read import streams
 from tests.conftest import Trained
 
 Fails = Callable[..., str]

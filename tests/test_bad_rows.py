@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from fieldwise import cli
-from fieldwise.data.layouts import Simulation, write_raw
 from fieldwise.data.recipes.criteo import COLUMNS
+from fieldwise.data.world.layouts import Simulation, write_raw
 
 GOOD = "click,user,price\n" + "0,a,1.5\n1,b,2\n" * 20
 Call = Callable[..., tuple[int, str, str]]

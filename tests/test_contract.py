@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fieldwise import models
+from fieldwise.config.errors import ConfigError
 from fieldwise.data.schema import FIRST, Layout
-from fieldwise.errors import ConfigError
 from fieldwise.models import Model
-from fieldwise.nn import interactions
 from fieldwise.nn.embedding import Linear
 from fieldwise.optim import Adam
+from fieldwise.parts import interactions
 
 LAYOUTS = {
     "plain": Layout.of((5, 7, 4)),

@@ -19,20 +19,22 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fieldwise import cli, distributed, metrics
-from fieldwise.config import Config, TrainSettings, load_config
+from fieldwise import cli
+from fieldwise.bundle.scoring import score
+from fieldwise.config.errors import ConfigError, FieldwiseError, TrainingError, WorkerLost
+from fieldwise.config.settings import Config, TrainSettings, load_config
 from fieldwise.data.batches import Batch, rows_of_batches, share, steps_per_epoch
 from fieldwise.data.dataset import Dataset
-from fieldwise.data.prepare import prepare
+from fieldwise.data.encode.prepare import prepare
 from fieldwise.data.schema import Layout
 from fieldwise.data.world import World
-from fieldwise.errors import ConfigError, FieldwiseError, TrainingError, WorkerLost
+from fieldwise.evaluation import metrics
 from fieldwise.models import build
 from fieldwise.nn.model import Model
-from fieldwise.scoring import score
-from fieldwise.steps import SharedStep, Step
-from fieldwise.steps.shared import Share
-from fieldwise.train import Network, start, train
+from fieldwise.train import distributed
+from fieldwise.train.loop import Network, start, train
+from fieldwise.train.steps import SharedStep, Step
+from fieldwise.train.steps.shared import Share
 from tests.once import once, shared_folder
 
 LAYOUT = Layout.of([40, 300, 2, 25])
@@ -113,7 +115,7 @@ def train_until(data: Path, out: Path, step: int, changes: dict[str, Any] | None
 
 
 def run_progress() -> Any:
-    from fieldwise.progress import Progress
+    from fieldwise.config.progress import Progress
 
     return Progress()
 

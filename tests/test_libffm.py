@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 
-from fieldwise.config import load_config
+from fieldwise.config.progress import Progress
+from fieldwise.config.settings import load_config
 from fieldwise.data.batches import batches
 from fieldwise.data.dataset import Dataset
-from fieldwise.data.prepare import Split, prepare
+from fieldwise.data.encode.prepare import Split, prepare
 from fieldwise.models import Model, build
-from fieldwise.progress import Progress
-from fieldwise.train import Network, resolve
+from fieldwise.train.loop import Network, resolve
 
 RECIPE = Path(__file__).parent.parent / "recipes" / "criteo" / "ffm-libffm.toml"
 ETA, LAMBDA, K = 0.2, 2e-5, 4

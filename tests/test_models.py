@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from fieldwise import models
+from fieldwise.config.errors import ConfigError
 from fieldwise.data.schema import Layout
-from fieldwise.errors import ConfigError
 from fieldwise.models import Model
 from fieldwise.nn.classifiers import DNN, Layers
 from fieldwise.nn.crosses import PairTable
 from fieldwise.nn.embedding import Table, Vectors
-from tests.nn import slow
-from tests.nn.drawn import drawn, gradients_hold
+from tests.parts import slow
+from tests.parts.drawn import drawn, gradients_hold
 
 LAYOUT = Layout((3, 5, 4, 6), (1, 3, 1, 1))
 IDS = torch.tensor(

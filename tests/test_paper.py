@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from fieldwise import models
 from fieldwise.data.schema import Layout
 from fieldwise.models import Model
-from fieldwise.nn.norms import PairNorm
-from tests.nn.drawn import drawn, numbers
+from fieldwise.parts.norm.formula import PairNorm
+from tests.parts.drawn import drawn, numbers
 
 MILLION = Layout.of((25_642,) * 38 + (25_604,))
 DEEP = {"dim": 20, "hidden": (700,) * 5}

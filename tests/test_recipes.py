@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldwise.config import load_config
+from fieldwise.config.settings import load_config
 from fieldwise.data.schema import Layout, Schema
 from fieldwise.models import build
 

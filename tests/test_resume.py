@@ -11,13 +11,14 @@ import time
 import pytest
 from safetensors.torch import load_file
 
-from fieldwise import bundle, checkpoint
-from fieldwise import train as room
-from fieldwise.config import load_config
-from fieldwise.data.prepare import prepare
+from fieldwise.bundle import bundle
+from fieldwise.config.errors import TrainingError
+from fieldwise.config.settings import load_config
+from fieldwise.data.encode.prepare import prepare
 from fieldwise.data.world import World
-from fieldwise.errors import TrainingError
-from fieldwise.train import Progress, train
+from fieldwise.train import checkpoint
+from fieldwise.train import loop as room
+from fieldwise.train.loop import Progress, train
 
 SETTINGS = {
     "model.name": "pin",

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fieldwise import Predictor, cli
-from fieldwise.data import formats
-from fieldwise.errors import DataError
+from fieldwise.config.errors import DataError
+from fieldwise.data.read import formats
 
 
 def run(*arguments):

@@ -13,9 +13,9 @@ from typing import Any
 
 import sqlalchemy as sql
 
-from fieldwise.errors import DataError
-from fieldwise.online import tables
-from fieldwise.online.tables import events, impressions
+from fieldwise.abtest import event_tables
+from fieldwise.abtest.event_tables import events, impressions
+from fieldwise.config.errors import DataError
 
 CONFIDENCE = 0.95
 # A sample ratio as unlikely as this has a reason other than chance.
@@ -101,7 +101,7 @@ def sample_ratio(units: dict[str, int], shares: dict[str, float]) -> dict[str, A
 
 def report(log: str) -> dict[str, Any]:
     """The whole report, as plain JSON."""
-    engine = tables.connect(log, writing=False)
+    engine = event_tables.connect(log, writing=False)
     try:
         with engine.begin() as connection:
             return _report(connection)
@@ -110,7 +110,7 @@ def report(log: str) -> dict[str, Any]:
 
 
 def _report(connection: sql.Connection) -> dict[str, Any]:
-    declared = connection.execute(sql.select(tables.arms).order_by(tables.arms.c.place)).all()
+    declared = connection.execute(sql.select(event_tables.arms).order_by(event_tables.arms.c.place)).all()
     overall = {arm: sums for arm, _, sums in _sums(connection, by_day=False)}
     if not overall:
         raise DataError("the log has no impressions yet; `fieldwise serve` logs them")

@@ -17,10 +17,10 @@ from typing import Any
 import orjson
 import sqlalchemy as sql
 
-from fieldwise.errors import FieldwiseError
-from fieldwise.online import tables
-from fieldwise.online.router import Router
-from fieldwise.online.tables import events, impressions, starts
+from fieldwise.abtest import event_tables
+from fieldwise.abtest.event_tables import events, impressions, starts
+from fieldwise.abtest.router import Router
+from fieldwise.config.errors import FieldwiseError
 
 # How much goes into one transaction at most, and how many impressions may wait for theirs.
 BATCH = 1000
@@ -108,8 +108,8 @@ class EventLog:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self._writer = tables.connect(address, writing=True)
-        self._reader = tables.connect(address, writing=False)
+        self._writer = event_tables.connect(address, writing=True)
+        self._reader = event_tables.connect(address, writing=False)
         self._waiting: queue.Queue[Impression | tuple[Event, Future[bool]] | None] = queue.Queue()
         self._thread = threading.Thread(target=self._write_all, name="event log", daemon=True)
         self._hurry = threading.Event()
@@ -168,7 +168,7 @@ class EventLog:
         told = [item for item in batch if not isinstance(item, Impression)]
         try:
             with self._writer.begin() as connection:
-                tables.locked(connection)
+                event_tables.locked(connection)
                 if shown:
                     connection.execute(impressions.insert(), [one.values() for one in shown])
                 answers = _insert_events(connection, [event for event, _ in told])
@@ -200,7 +200,7 @@ class EventLog:
         A later response is logged and counts in reports, but no more in histories.
         """
         with self._writer.begin() as connection:
-            tables.locked(connection)
+            event_tables.locked(connection)
             answered = sql.select(sql.func.count()).where(
                 events.c.request_id == impressions.c.request_id,
                 events.c.part == impressions.c.part,
@@ -228,7 +228,7 @@ class EventLog:
     def start_of(self, model: str) -> int:
         """The last `seq` before a bundle was first served with this log; what came later is not in its data."""
         with self._writer.begin() as connection:
-            tables.locked(connection)
+            event_tables.locked(connection)
             found = connection.execute(sql.select(starts.c.seq).where(starts.c.model == model)).scalar()
             if found is None:
                 found = connection.execute(sql.select(sql.func.coalesce(sql.func.max(events.c.seq), 0))).scalar() or 0
@@ -242,9 +242,9 @@ class EventLog:
             for place, (arm, share) in enumerate(router.expected.items())
         ]
         with self._writer.begin() as connection:
-            tables.locked(connection)
-            connection.execute(tables.arms.delete())
-            connection.execute(tables.arms.insert(), rows)
+            event_tables.locked(connection)
+            connection.execute(event_tables.arms.delete())
+            connection.execute(event_tables.arms.insert(), rows)
 
     def outcomes(self, after: int, most: int = 5000) -> list[Outcome]:
         """Counted responses behind a `seq`, in their order."""

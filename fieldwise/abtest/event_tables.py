@@ -13,7 +13,7 @@ from typing import Any
 
 import sqlalchemy as sql
 
-from fieldwise.errors import ConfigError, DataError
+from fieldwise.config.errors import ConfigError, DataError
 
 FORMAT = 1
 # An arbitrary number that all writers to one PostgreSQL log lock, so that `seq` rises in the order of commits.

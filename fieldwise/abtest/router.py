@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fieldwise.data.formats import text_of
-from fieldwise.errors import ConfigError, unknown
+from fieldwise.config.errors import ConfigError, unknown
+from fieldwise.data.read.formats import text_of
 
 MISSING_UNIT = ""
 

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError
 
 import fieldwise
-from fieldwise.calibration import Calibration
-from fieldwise.config import Config, config_from
-from fieldwise.data.encoder import Encoder
+from fieldwise.bundle.calibration import Calibration
+from fieldwise.bundle.members import Blend, JoinedEncoder, JoinedSchema, Member
+from fieldwise.bundle.scoring import Saved, Scorer
+from fieldwise.config.errors import BundleError
+from fieldwise.config.files import whole_folder
+from fieldwise.config.settings import Config, config_from
+from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.schema import Layout, Schema
-from fieldwise.errors import BundleError
-from fieldwise.files import whole_folder
-from fieldwise.members import Blend, JoinedEncoder, JoinedSchema, Member
-from fieldwise.scoring import Saved, Scorer
 
 if TYPE_CHECKING:
     from fieldwise.nn.model import Model
-    from fieldwise.trees import Trees
+    from fieldwise.nn.trees import Trees
 
 FORMAT = 1
 # Where the members of a blend lie in its bundle.

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldwise.errors import BundleError, ConfigError, unknown
-from fieldwise.metrics import Floats, sigmoid
+from fieldwise.config.errors import BundleError, ConfigError, unknown
+from fieldwise.evaluation.metrics import Floats, sigmoid
 
 KINDS = ("none", "shift", "platt", "isotonic")
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from fieldwise import bundle
-from fieldwise.bundle import Bundle
-from fieldwise.data.following import follow
-from fieldwise.data.prepare import read_labels
-from fieldwise.errors import BundleError, DataError
+from fieldwise.bundle import bundle
+from fieldwise.bundle.bundle import Bundle
+from fieldwise.config.errors import BundleError, DataError
+from fieldwise.data.encode.later_rows import follow
+from fieldwise.data.encode.prepare import read_labels
 
 
 def update_history(

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fieldwise.data.parallel import in_order, using
+from fieldwise.data.read.parallel import in_order, using
 from fieldwise.nn.model import Model
 
 ROWS = 2**15  # of a batch: launches of kernels then cost little beside the kernels

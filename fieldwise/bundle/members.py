@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fieldwise.data.cells import Cells
-from fieldwise.data.encoder import Encoder
+from fieldwise.bundle.scoring import Scorer
+from fieldwise.config.errors import BundleError
+from fieldwise.data.encode.encoder import Encoder
+from fieldwise.data.read.cells import Cells
 from fieldwise.data.schema import Field, Layout, Schema
-from fieldwise.errors import BundleError
-from fieldwise.scoring import Scorer
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import parquet
 
-from fieldwise.errors import BundleError
-from fieldwise.files import whole_file
+from fieldwise.config.errors import BundleError
+from fieldwise.config.files import whole_file
 
 FILE = "predictions.parquet"
 

@@ -12,22 +12,23 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fieldwise import bundle, metrics
-from fieldwise.data.cells import Cells
+from fieldwise.bundle import bundle
+from fieldwise.bundle.members import JoinedEncoder
+from fieldwise.bundle.scoring import device_of, score
+from fieldwise.config.errors import BundleError, DataError
 from fieldwise.data.dataset import Dataset, Part
-from fieldwise.data.encoder import Encoder, as_number
-from fieldwise.data.following import follow
-from fieldwise.data.formats import as_table
-from fieldwise.data.parallel import in_order
-from fieldwise.data.prepare import read_labels, read_weights
+from fieldwise.data.encode.encoder import Encoder, as_number
+from fieldwise.data.encode.later_rows import follow
+from fieldwise.data.encode.prepare import read_labels, read_weights
+from fieldwise.data.read.cells import Cells
+from fieldwise.data.read.formats import as_table
+from fieldwise.data.read.parallel import in_order
+from fieldwise.data.read.texts import texts_of
 from fieldwise.data.recipes import find
-from fieldwise.data.recipes.reading import cells_of
+from fieldwise.data.recipes.raw_columns import cells_of
 from fieldwise.data.schema import Schema
-from fieldwise.data.texts import texts_of
-from fieldwise.errors import BundleError, DataError
-from fieldwise.members import JoinedEncoder
-from fieldwise.ranking import Ranking
-from fieldwise.scoring import device_of, score
+from fieldwise.evaluation import metrics
+from fieldwise.evaluation.ranking import Ranking
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldwise.errors import ConfigError
-from fieldwise.memory import keep_freed_memory
+from fieldwise.config.errors import ConfigError
+from fieldwise.config.memory import keep_freed_memory
 
 if TYPE_CHECKING:
     import torch
@@ -66,7 +66,7 @@ def score(
         return np.empty(0, dtype=np.float32)
     on_gpu = getattr(model, "on_gpu", False)
     if on_gpu and (len(ids) > rows or not isinstance(ids, np.ndarray)):
-        from fieldwise.gpu_scores import scores
+        from fieldwise.bundle.gpu_scores import scores
 
         return scores(model, ids, precision)  # type: ignore[arg-type]
     # An array, or what gives one for a slice of rows, as the ids of a blend do.
@@ -86,7 +86,7 @@ def placed(model: Scorer, ids: NDArray[np.int32]) -> NDArray[np.int32] | torch.T
     """Ids to be scored often, brought to where the model is: they stay as they are unless that is a GPU."""
     if not getattr(model, "on_gpu", False):
         return ids
-    from fieldwise.gpu_scores import placed as on_gpu
+    from fieldwise.bundle.gpu_scores import placed as on_gpu
 
     return on_gpu(model, ids)  # type: ignore[arg-type]
 

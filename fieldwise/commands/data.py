@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fieldwise.commands.app import Force, Json, app, listed
-from fieldwise.console import counting, err, print_json, print_proposals, print_recipe, print_recipes, say
-from fieldwise.errors import ConfigError, OddCell
+from fieldwise.config.errors import ConfigError, OddCell
+from fieldwise.reporting.console import counting, err, print_json, print_proposals, print_recipe, print_recipes, say
 
 if TYPE_CHECKING:
-    from fieldwise.data.encoder import Encoder
+    from fieldwise.data.encode.encoder import Encoder
 
 
 @app.command()
@@ -38,8 +38,8 @@ def simulate(
 
     Example: `fieldwise simulate --kind criteo --rows 100000 --out log.csv`
     """
-    from fieldwise.data.layouts import Simulation, write_raw
     from fieldwise.data.world import World, write_log
+    from fieldwise.data.world.layouts import Simulation, write_raw
 
     if layout not in ("plain", "raw"):
         raise ConfigError(f"--layout takes plain or raw, found '{layout}'")
@@ -106,7 +106,7 @@ def prepare(
 
     Example: `fieldwise prepare log.csv --label click --out data`
     """
-    from fieldwise.data import prepare as room
+    from fieldwise.data.encode import prepare as room
     from fieldwise.data.recipes.plan import Asked, plan
     from fieldwise.data.schema import Schema, history_settings
 
@@ -215,7 +215,7 @@ def recipes(
 
 
 def _known_encoder(source: Path, schema: Path | None) -> Encoder:
-    from fieldwise.bundle import load_encoder
+    from fieldwise.bundle.bundle import load_encoder
 
     if schema:
         raise ConfigError(f"--continue-from keeps the schema of {source}; leave out --schema {schema}")

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from fieldwise.commands.app import Force, Json, app
-from fieldwise.console import counting, print_json, say
-from fieldwise.errors import ConfigError
+from fieldwise.config.errors import ConfigError
+from fieldwise.reporting.console import counting, print_json, say
 
 
 @app.command()
@@ -28,8 +28,8 @@ def export(
 
     Example: `fieldwise export runs/pin --onnx --out serving/pin --tables int8 --rows log.csv`
     """
-    from fieldwise.online.export import export as write
-    from fieldwise.online.parity import differences
+    from fieldwise.export.export import export as write
+    from fieldwise.serving.export_check import differences
 
     if not onnx:
         raise ConfigError("say the form to export to; there is one: --onnx")

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from fieldwise.commands.app import Force, Json, app
-from fieldwise.console import counting, print_json, say
-from fieldwise.errors import DataError
+from fieldwise.config.errors import DataError
+from fieldwise.reporting.console import counting, print_json, say
 
 history = typer.Typer(help="What a model knows of the past, without training.", no_args_is_help=True)
 app.add_typer(history, name="history")
@@ -27,8 +27,8 @@ def update(
 
     Example: `fieldwise history update runs/pin yesterday.csv --out bundle`
     """
-    from fieldwise import bundle, freshen
-    from fieldwise.data.recipes.reading import columns_of, rows_of
+    from fieldwise.bundle import bundle, freshen
+    from fieldwise.data.recipes.raw_columns import columns_of, rows_of
 
     opened = bundle.load(source)
     label, names = opened.schema.label, columns_of(opened.schema, rows)

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from fieldwise import tables
 from fieldwise.commands.app import Force, Json, app, listed
-from fieldwise.console import counting, out, print_json, say
-from fieldwise.errors import ConfigError
-from fieldwise.tables import Column
+from fieldwise.config.errors import ConfigError
+from fieldwise.reporting import result_tables
+from fieldwise.reporting.console import counting, out, print_json, say
+from fieldwise.reporting.result_tables import Column
 
 ARM_COLUMNS = (
     Column("units", "Units", ","),
@@ -56,11 +56,11 @@ def serve(
     Example: `fieldwise serve runs/fm runs/pin --split 50,50 --split-field user`
     """
     try:
-        from fieldwise.online.application import Limits
-        from fieldwise.online.guard import read_token
-        from fieldwise.online.process import Settings
-        from fieldwise.online.process import serve as serve_forever
-        from fieldwise.online.router import arm_names, shares_of
+        from fieldwise.abtest.router import arm_names, shares_of
+        from fieldwise.serving.application import Limits
+        from fieldwise.serving.guard import read_token
+        from fieldwise.serving.process import Settings
+        from fieldwise.serving.process import serve as serve_forever
     except ImportError as error:
         raise ConfigError(f"serving needs {error.name}: pip install 'fieldwise[serve]'") from None
     arms = listed(names) or arm_names([source.resolve().name for source in sources])
@@ -91,7 +91,7 @@ def report_of(
 
     Example: `fieldwise abtest report events.sqlite`
     """
-    from fieldwise.online.abtest import report
+    from fieldwise.abtest.analysis import report
 
     found = report(log)
     if json:
@@ -110,7 +110,7 @@ def report_of(
 
 
 def _print_table(head: str, columns: tuple[Column, ...], rows: list[dict[str, Any]]) -> None:
-    tables.show(out, columns, tables.lines(rows, columns), head)
+    result_tables.show(out, columns, result_tables.lines(rows, columns), head)
 
 
 @abtest.command("simulate")
@@ -134,7 +134,7 @@ def simulate(
     Example: `fieldwise abtest simulate --days 14 --out abtest`
     """
     try:
-        from fieldwise.online.rehearsal import COLUMNS, Plan, rehearse
+        from fieldwise.experiments.rehearsal import COLUMNS, Plan, rehearse
     except ImportError as error:
         raise ConfigError(f"the simulation needs {error.name}: pip install 'fieldwise[serve]'") from None
     plan = Plan(days, incumbent_days, challenger_days, rows, requests, candidates, top, rate=rate, seed=seed)
@@ -162,8 +162,8 @@ def rows_of(
 
     Example: `fieldwise abtest rows events.sqlite -o new.csv`
     """
-    from fieldwise.data import formats
-    from fieldwise.online.replay import tables_of
+    from fieldwise.data.read import formats
+    from fieldwise.serving.replay import tables_of
 
     with counting("writing", json) as progress:
         count = formats.write(file, tables_of(log, label, time), progress)

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from fieldwise.commands.app import Json, app, listed
-from fieldwise.console import counting, out, print_groups, print_json, print_metrics, print_seen, say
-from fieldwise.errors import ConfigError, DataError
+from fieldwise.config.errors import ConfigError, DataError
+from fieldwise.reporting.console import counting, out, print_groups, print_json, print_metrics, print_seen, say
 
 
 @app.command()
@@ -34,10 +34,10 @@ def evaluate(
 
     Example: `fieldwise evaluate runs/pin log.csv --by day --seen user,item`
     """
-    from fieldwise import drift
-    from fieldwise.data.parallel import cores, using
-    from fieldwise.data.recipes.reading import columns_of, rows_of
-    from fieldwise.predictor import Predictor
+    from fieldwise.bundle.predictor import Predictor
+    from fieldwise.data.read.parallel import cores, using
+    from fieldwise.data.recipes.raw_columns import columns_of, rows_of
+    from fieldwise.evaluation import drift
 
     predictor = Predictor.load(source, device)
     rival = Predictor.load(against, device) if against else None
@@ -86,10 +86,10 @@ def predict(
 
     Example: `fieldwise predict runs/pin new.csv -o predictions.csv`
     """
-    from fieldwise.data import formats
-    from fieldwise.data.parallel import cores, using
-    from fieldwise.data.recipes.reading import rows_of
-    from fieldwise.predictor import Predictor
+    from fieldwise.bundle.predictor import Predictor
+    from fieldwise.data.read import formats
+    from fieldwise.data.read.parallel import cores, using
+    from fieldwise.data.recipes.raw_columns import rows_of
 
     predictor = Predictor.load(source, device)
     if file.exists() and file.samefile(rows):
@@ -119,8 +119,8 @@ def explain(
 
     Example: `fieldwise explain runs/pin --rows log.csv --out explained`
     """
-    from fieldwise import explanation, tables
-    from fieldwise.predictor import Predictor
+    from fieldwise.bundle.predictor import Predictor
+    from fieldwise.reporting import explanation, result_tables
 
     with counting("explaining", json):
         found = explanation.explain(Predictor.load(source), rows)
@@ -131,7 +131,7 @@ def explain(
         return
     say(f"{found['model']}: {len(found['pairs'])} pairs of {len(found['fields'])} fields, by {found['ranked_by']}")
     columns = [column for column in explanation.COLUMNS if column.key in found["maps"]]
-    tables.show(out, columns, tables.lines(found["pairs"][:top], columns), "pair")
+    result_tables.show(out, columns, result_tables.lines(found["pairs"][:top], columns), "pair")
     for row in found.get("drop_pairs", ()):
         costs = f"{row['weakest']:+.4f} of AUC for the weakest, {row['strongest']:+.4f} for the strongest"
         say(f"without {row['pairs']} pairs ({row['share']:.0%}): {costs}")
@@ -185,8 +185,8 @@ def report(
 
     Example: `fieldwise report runs/fm runs/pin --significance -o report.html`
     """
-    from fieldwise.report import differences, print_table, table_rows, write_report
-    from fieldwise.significance import sentences
+    from fieldwise.evaluation.significance import sentences
+    from fieldwise.reporting.report import differences, print_table, table_rows, write_report
 
     if blocks and not significance:
         raise ConfigError(f"--blocks is for --significance, which is missing; found --blocks {blocks}")

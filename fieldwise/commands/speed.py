@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from fieldwise.commands.app import Json, app, listed
-from fieldwise.console import print_json, say
-from fieldwise.errors import ConfigError
+from fieldwise.config.errors import ConfigError
+from fieldwise.reporting.console import print_json, say
 
 CHECKED = "fm,fnn,pin"  # whose AUC is compared: each takes twelve epochs
 HEAD = (
@@ -35,7 +35,7 @@ def bench(
 
     Example: `fieldwise bench --models lr,fm,pin --vocab 1e5,1e6`
     """
-    from fieldwise import bench as room
+    from fieldwise.speed import bench as room
 
     names = listed(models or (CHECKED if check else "all"))
     names = tuple(name for each in names for name in (room.SHAPES if each == "all" else (each,)))
@@ -59,7 +59,7 @@ def bench(
 
 def _check(names: tuple[str, ...], setting: Any, json: bool) -> None:
     """Each fast path beside plain PyTorch in float64; exit code 1 if one is further off than it may be."""
-    from fieldwise.checks import as_json, checks
+    from fieldwise.speed.checks import as_json, checks
 
     done = []
     for found in checks(names, setting):

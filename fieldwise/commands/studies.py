@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from fieldwise.commands.app import Json, app
-from fieldwise.console import ComparisonBar, out, print_json, say
-from fieldwise.errors import ConfigError, FieldwiseError, TrainingError
+from fieldwise.config.errors import ConfigError, FieldwiseError, TrainingError
+from fieldwise.reporting.console import ComparisonBar, out, print_json, say
 
 
 @app.command()
@@ -28,7 +28,7 @@ def study(
 
     Example: `fieldwise study history --size small --out studies`
     """
-    from fieldwise import tables
+    from fieldwise.reporting import result_tables
     from fieldwise.studies import registry, runner
 
     if page is not None and name != "page":
@@ -54,7 +54,7 @@ def study(
         if json:
             continue
         say(f"\n{one.id}: {one.paper}. {one.asks}")
-        tables.show(out, one.columns, tables.lines(found["rows"], one.columns), " ".join(one.keys))
+        result_tables.show(out, one.columns, result_tables.lines(found["rows"], one.columns), " ".join(one.keys))
         for line in (*found["failed"], *found["lines"]):
             say(line)
         say(f"table, figure and runs: {found['folder']}")
@@ -65,9 +65,9 @@ def study(
 
 
 def _page(folder: Path, file: Path, json: bool) -> None:
-    from fieldwise.studies import page
+    from fieldwise.studies import paper_page
 
-    found = page.write(folder, file)
+    found = paper_page.write(folder, file)
     if json:
         print_json(found)
         return

@@ -12,8 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from fieldwise.commands.app import Force, Json, app
-from fieldwise.config import Config, load_config
-from fieldwise.console import (
+from fieldwise.config.errors import ConfigError
+from fieldwise.config.settings import Config, load_config
+from fieldwise.reporting.console import (
     ComparisonBar,
     TrainingBar,
     TuningBar,
@@ -25,7 +26,6 @@ from fieldwise.console import (
     print_study,
     say,
 )
-from fieldwise.errors import ConfigError
 
 
 @app.command()
@@ -39,7 +39,7 @@ def demo(
 
     Example: `fieldwise demo --out demo`
     """
-    from fieldwise.demo import run_demo
+    from fieldwise.experiments.demo import run_demo
 
     result = run_demo(folder, rows, seed, quiet=json)
     if json:
@@ -68,9 +68,9 @@ def train(
 
     Example: `fieldwise train data --model pin --set train.lr=3e-4 --out runs/pin`
     """
-    from fieldwise import distributed
-    from fieldwise.incremental import settings_of
-    from fieldwise.sharded import engine
+    from fieldwise.train import distributed
+    from fieldwise.train.incremental import settings_of
+    from fieldwise.train.sharded import torchrec_engine
 
     chosen = {"model.name": model, "device": device, "seed": seed, "train.init_from": init_from, "train.tables": tables}
     given = {k: v for k, v in chosen.items() if v not in ("", None)}
@@ -78,9 +78,9 @@ def train(
     job = Job(settings, data, folder, resume, json, stalled_after)
     # One worker of cut tables is a worker, too.
     if (workers != 1 or settings.train.tables == "sharded") and "WORLD_SIZE" not in os.environ:
-        preload: tuple[str, ...] = ("fieldwise.train",)
+        preload: tuple[str, ...] = ("fieldwise.train.loop",)
         if settings.train.tables == "sharded":
-            engine.check()
+            torchrec_engine.check()
             preload += ("torchrec.distributed",)
         report = distributed.launch(_train, (job,), workers, restarts, preload)
     else:
@@ -107,8 +107,8 @@ class Job:
 
 def _train(job: Job) -> dict[str, Any]:
     """Trains, as one of the workers where there are any; the report, empty but for the first worker."""
-    from fieldwise import distributed
-    from fieldwise import train as room
+    from fieldwise.train import distributed
+    from fieldwise.train import loop as room
 
     with (
         distributed.joined(job.stalled_after),
@@ -136,7 +136,7 @@ def blend(
 
     Example: `fieldwise blend runs/gbdt runs/pin --out runs/blend`
     """
-    from fieldwise import blend as room
+    from fieldwise.train import blend as room
 
     with counting("blending", json):
         report = room.blend(members, folder, data or (), plain, calibration, device, force)
@@ -166,7 +166,7 @@ def tune(
 
     Example: `fieldwise tune data --model pin --trials 50 --time 30m --out tune/pin`
     """
-    from fieldwise import tune as room
+    from fieldwise.experiments import tune as room
 
     seconds, held = _seconds(limit), [item.partition("=")[0].strip() for item in set_ or ()]
     chosen = {"model.name": model, "device": device, "seed": seed}
@@ -207,8 +207,9 @@ def compare(
 
     Example: `fieldwise compare data --models lr,fm,deepfm,pin --seeds 3 --out comparison`
     """
-    from fieldwise import compare as room
-    from fieldwise import lineup, tables
+    from fieldwise.experiments import compare as room
+    from fieldwise.experiments import entrants as lineup
+    from fieldwise.reporting import result_tables
 
     entrants, notes = lineup.entrants(models, data)
     names = [entrant.name for entrant in entrants]
@@ -221,7 +222,7 @@ def compare(
     if json:
         print_json(found)
         return
-    tables.show(out, room.COLUMNS, tables.lines(found["models"], room.COLUMNS))
+    result_tables.show(out, room.COLUMNS, result_tables.lines(found["models"], room.COLUMNS))
     for row in found["models"]:
         if row["verdict"]:
             blocks = f"better in {row['blocks_better']} of {row['blocks']} blocks"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fieldwise.errors import FieldwiseError
+from fieldwise.config.errors import FieldwiseError
 
 # The file in a begun folder that says what it was begun with.
 STAMP = "STARTED"

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from fieldwise.config import coerce
-from fieldwise.errors import ConfigError, unknown
+from fieldwise.config.errors import ConfigError, unknown
+from fieldwise.config.settings import coerce
 
 
 def options_of(build: Callable[..., Any]) -> dict[str, Any]:
@@ -48,6 +48,18 @@ def arguments(build: Callable[..., Any], settings: dict[str, Any]) -> dict[str, 
         elif option in left:
             found[option] = left[option]
     return found
+
+
+def check_sizes(name: str, found: Sequence[int]) -> None:
+    """Refuses widths and the like that are no sizes."""
+    if not all(type(size) is int and size > 0 for size in found):
+        raise ConfigError(f"{name} must be positive whole numbers, found {found}")
+
+
+def check_dropout(found: float) -> None:
+    """Refuses what is no probability of dropping."""
+    if not 0 <= found < 1:
+        raise ConfigError(f"dropout is the probability of dropping, in [0, 1), found {found}")
 
 
 def _keywords(build: Callable[..., Any]) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from fieldwise.errors import ConfigError, unknown
-from fieldwise.toml import dumps
+from fieldwise.config.errors import ConfigError, unknown
+from fieldwise.config.toml import dumps
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from fieldwise.config.errors import BundleError
 from fieldwise.data.schema import Layout, Schema
-from fieldwise.errors import BundleError
 
 PARTS = ("train", "valid", "test")
 FORMAT = 1

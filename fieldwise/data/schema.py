@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fieldwise.errors import ConfigError, unknown
-from fieldwise.toml import dumps
+from fieldwise.config.errors import ConfigError, unknown
+from fieldwise.config.toml import dumps
 
 # The ids of every field: 0 is a missing value, 1 is `other`, its own values follow; -1 is an unused place of a set.
 MISSING, OTHER, FIRST, PAD = 0, 1, 2, -1
@@ -159,12 +159,12 @@ class Field:
 
 @dataclass(frozen=True)
 class HistorySettings:
-    """Which keys have a history, and how it is told: see data/history.py.
+    """Which keys have a history, and how it is told: see data/history/history.py.
 
     `keys` are columns, or crosses like `user*item`; `auto`, or `auto:8`, stands for up to so many that prepare
-    proposes and writes in its place (data/propose.py). `strength` rows of the overall rate are added to each rate;
-    `most_keys` bounds the memory, about 64 bytes for each. Each key adds the fields named in `parts`, in buckets, or,
-    with `interpolate` M > 0, between anchors in steps of 1/M.
+    proposes and writes in its place (data/encode/propose_history.py). `strength` rows of the overall rate are added to
+    each rate; `most_keys` bounds the memory, about 64 bytes for each. Each key adds the fields named in `parts`, in
+    buckets, or, with `interpolate` M > 0, between anchors in steps of 1/M.
     """
 
     keys: tuple[str, ...] = ()

@@ -18,15 +18,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fieldwise import metrics
-from fieldwise.data.encoder import Encoder
-from fieldwise.data.history import moments
+from fieldwise.bundle.members import JoinedEncoder
+from fieldwise.bundle.predictor import Groups, Labelled, Predictor
+from fieldwise.config.errors import ConfigError, DataError
+from fieldwise.data.encode.encoder import Encoder
+from fieldwise.data.history.history import moments
 from fieldwise.data.schema import FIRST, MISSING, OTHER, PAD
-from fieldwise.errors import ConfigError, DataError
-from fieldwise.members import JoinedEncoder
-from fieldwise.metrics import MOST_VALUES
-from fieldwise.predictor import Groups, Labelled, Predictor
-from fieldwise.ranking import Ranking
+from fieldwise.evaluation import metrics
+from fieldwise.evaluation.metrics import MOST_VALUES
+from fieldwise.evaluation.ranking import Ranking
 
 # `--seen all` stands for every field that has a vocabulary.
 ALL = "all"

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fieldwise.data.schema import Layout
-from fieldwise.nn.attention import AttentionPool
 from fieldwise.nn.classifiers import Sum
 from fieldwise.nn.embedding import Embedding, Table
-from fieldwise.nn.interactions import (
+from fieldwise.nn.model import Branch, Model
+from fieldwise.parts.attention.formula import AttentionPool
+from fieldwise.parts.interactions import (
     FieldAwareProduct,
     InnerProduct,
     Interaction,
@@ -24,8 +25,7 @@ from fieldwise.nn.interactions import (
     PairSum,
     Pairwise,
 )
-from fieldwise.nn.micro import MicroNetwork
-from fieldwise.nn.model import Branch, Model
+from fieldwise.parts.micro.formula import MicroNetwork
 
 Matrix = NDArray[np.float64]
 # Rows in one call of a model.

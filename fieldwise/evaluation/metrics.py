@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldwise.errors import DataError
-from fieldwise.ranking import Ranking
+from fieldwise.config.errors import DataError
+from fieldwise.evaluation.ranking import Ranking
 
 Floats = NDArray[np.float64]
 # Probabilities are clipped to [CLIP, 1-CLIP] before a logarithm, so that one wrong certainty costs 16, not infinity.

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from fieldwise import metrics
-from fieldwise.errors import ConfigError, FieldwiseError
-from fieldwise.metrics import Floats
-from fieldwise.predictions import Predictions
+from fieldwise.bundle.predictions import Predictions
+from fieldwise.config.errors import ConfigError, FieldwiseError
+from fieldwise.evaluation import metrics
+from fieldwise.evaluation.metrics import Floats
 
 BLOCKS = 50
 # With fewer blocks even a model that is better on all of them has a two-sided p above 0.05.

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from fieldwise.errors import FieldwiseError
-from fieldwise.online.log import Event, EventLog
-from fieldwise.online.router import Router
-from fieldwise.online.service import Service
+from fieldwise.abtest.event_log import Event, EventLog
+from fieldwise.abtest.router import Router
+from fieldwise.config.errors import FieldwiseError
+from fieldwise.serving.service import Service
 
 LOG = "events.sqlite"
 Row = Mapping[str, Any]

@@ -9,19 +9,20 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from fieldwise import blend as blending
-from fieldwise import plots, significance, tables
+from fieldwise.bundle.predictions import Predictions
+from fieldwise.bundle.scoring import device_of
+from fieldwise.config.errors import ConfigError, TrainingError
+from fieldwise.config.files import whole_file
+from fieldwise.config.progress import Watch
 from fieldwise.data.dataset import Dataset
-from fieldwise.errors import ConfigError, TrainingError
-from fieldwise.files import whole_file
-from fieldwise.jobs import Job, run_all
-from fieldwise.lineup import Entrant, again, keep_again, keep_best, model_of
-from fieldwise.pages import figure, write_page
-from fieldwise.predictions import Predictions
-from fieldwise.progress import Watch
-from fieldwise.report import MEANINGS, Run, pictures, settings, significance_section
-from fieldwise.scoring import device_of
-from fieldwise.tables import Column, Line, high, low, near_one
+from fieldwise.evaluation import significance
+from fieldwise.experiments.entrants import Entrant, again, keep_again, keep_best, model_of
+from fieldwise.experiments.jobs import Job, run_all
+from fieldwise.reporting import plots, result_tables
+from fieldwise.reporting.pages import figure, write_page
+from fieldwise.reporting.report import MEANINGS, Run, pictures, settings, significance_section
+from fieldwise.reporting.result_tables import Column, Line, high, low, near_one
+from fieldwise.train import blend as blending
 
 # What the paper compares its models with; the best of those in a comparison is what the others are tested against.
 BASELINES = ("lr", "poly2", "gbdt", "fm", "ffm", "afm", "ccpm", "fnn", "deepfm")
@@ -131,9 +132,11 @@ def write_comparison(
         "models": rows,
     }
     columns = (*COLUMNS, Column("verdict", f"Against {baseline}", "")) if baseline else COLUMNS
-    lines = tables.lines(rows, columns)
+    lines = result_tables.lines(rows, columns)
     with whole_file(out / "table.md") as file:
-        file.write_text(tables.markdown(columns, lines) + "\n" + " ".join(_summary(result)) + "\n", encoding="utf-8")
+        file.write_text(
+            result_tables.markdown(columns, lines) + "\n" + " ".join(_summary(result)) + "\n", encoding="utf-8"
+        )
     with whole_file(out / "table.csv") as file, file.open("w", encoding="utf-8", newline="") as opened:
         writer = csv.DictWriter(opened, [key for key in rows[0] if key != "name"], extrasaction="ignore")
         writer.writeheader()
@@ -214,7 +217,7 @@ def _write_page(
     parts = [
         f"<h1>{len(order)} models on {escape(Path(result['data']).name)}</h1>",
         f'<p class="summary">{escape(" ".join(_summary(result)))}</p>',
-        "<h2>The table</h2>\n" + tables.html(columns, lines, [(c.title, WORDS[c.key]) for c in columns]),
+        "<h2>The table</h2>\n" + result_tables.html(columns, lines, [(c.title, WORDS[c.key]) for c in columns]),
         figure("<h2>Seeds</h2>", plots.spread(losses, "Log loss"), caption + "of one model spread say little."),
         significance_section(tested) if tested else "",
         pictures(first),

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fieldwise import metrics
-from fieldwise.config import load_config
-from fieldwise.console import TrainingBar, counting, err, out
-from fieldwise.data import formats
-from fieldwise.data.prepare import prepare
+from fieldwise.config.errors import FieldwiseError
+from fieldwise.config.settings import load_config
+from fieldwise.data.encode.prepare import prepare
+from fieldwise.data.read import formats
 from fieldwise.data.world import World, write_log
-from fieldwise.errors import FieldwiseError
-from fieldwise.report import print_table, table_rows, write_report
-from fieldwise.train import train
+from fieldwise.evaluation import metrics
+from fieldwise.reporting.console import TrainingBar, counting, err, out
+from fieldwise.reporting.report import print_table, table_rows, write_report
+from fieldwise.train.loop import train
 
 MODELS = ("lr", "fm", "fnn", "pin")
 TRUTH = "true_probability"

@@ -11,14 +11,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fieldwise import blend
+from fieldwise.config.errors import ConfigError, unknown
+from fieldwise.config.files import whole_folder
 from fieldwise.data.dataset import Dataset
-from fieldwise.data.rates import FOLDER, FOLDS, ORDER
-from fieldwise.data.refit import FOLDER as REFIT
-from fieldwise.errors import ConfigError, unknown
-from fieldwise.files import whole_folder
-from fieldwise.jobs import Job
+from fieldwise.data.encode.rates import FOLDER, FOLDS, ORDER
+from fieldwise.data.encode.refit import FOLDER as REFIT
+from fieldwise.experiments.jobs import Job
 from fieldwise.models import registry
+from fieldwise.train import blend
 
 ALL = "all"
 BEST = "best"

@@ -16,10 +16,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fieldwise.config import load_config
-from fieldwise.errors import FieldwiseError
-from fieldwise.progress import Progress, Watch
-from fieldwise.train import train
+from fieldwise.config.errors import FieldwiseError
+from fieldwise.config.progress import Progress, Watch
+from fieldwise.config.settings import load_config
+from fieldwise.train.loop import train
 
 
 @dataclass(frozen=True)

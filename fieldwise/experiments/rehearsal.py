@@ -22,16 +22,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldwise import plots, tables
-from fieldwise.bundle import load_encoder
-from fieldwise.config import load_config
-from fieldwise.data.prepare import Split, prepare
+from fieldwise.bundle.bundle import load_encoder
+from fieldwise.config.errors import ConfigError
+from fieldwise.config.files import whole_file, whole_folder
+from fieldwise.config.settings import load_config
+from fieldwise.data.encode.prepare import Split, prepare
 from fieldwise.data.world import World
-from fieldwise.errors import ConfigError
-from fieldwise.files import whole_file, whole_folder
-from fieldwise.online.arena import Arena, InProcess, OverHttp
-from fieldwise.tables import Column
-from fieldwise.train import train
+from fieldwise.experiments.arena import Arena, InProcess, OverHttp
+from fieldwise.reporting import plots, result_tables
+from fieldwise.reporting.result_tables import Column
+from fieldwise.train.loop import train
 
 INCUMBENT, CHALLENGER = "ftrl", "pin"
 # The first day of the test in the event log: only the distance between days means anything.
@@ -276,7 +276,7 @@ def _write(found: dict[str, Any], folder: Path) -> None:
         figure, folder / "days", "Relative improvement of the click rate over the incumbent, by day; a simulation"
     )
     lines = [f"- {verdict['text']}\n" for verdict in found["verdicts"]]
-    table = tables.markdown(COLUMNS, tables.lines(days, COLUMNS), "Day")
+    table = result_tables.markdown(COLUMNS, result_tables.lines(days, COLUMNS), "Day")
     with whole_file(folder / "table.md") as file:
         file.write_text(f"A simulation: clicks were drawn from a known truth.\n\n{table}\n{''.join(lines)}", "utf-8")
     with whole_file(folder / "rehearsal.json") as file:

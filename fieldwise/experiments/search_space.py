@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 
-from fieldwise.bundle import build_model
-from fieldwise.config import Config, TrainSettings
+from fieldwise.bundle.bundle import build_model
+from fieldwise.config.errors import ConfigError
+from fieldwise.config.settings import Config, TrainSettings
 from fieldwise.data.schema import Layout
-from fieldwise.errors import ConfigError
 from fieldwise.models import options
-from fieldwise.nn.interactions import KernelProduct
-from fieldwise.train import batch_size
-from fieldwise.trees import Trees
+from fieldwise.nn.trees import Trees
+from fieldwise.parts.interactions import KernelProduct
+from fieldwise.train.loop import batch_size
 
 # Larger tables are too slow to be penalised whole, and updated whole, at every step.
 WHOLE_TABLE_ROWS = 300_000

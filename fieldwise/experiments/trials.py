@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
-from fieldwise.errors import BundleError, ConfigError, TrainingError
-from fieldwise.files import whole_file
+from fieldwise.config.errors import BundleError, ConfigError, TrainingError
+from fieldwise.config.files import whole_file
 
 NAME = "fieldwise"
 # What is said of a trial in each of Optuna's states.

@@ -18,17 +18,17 @@ from typing import Any
 
 import torch
 
-from fieldwise.boosting import Boosting
-from fieldwise.config import Config
-from fieldwise.console import TuningBar
+from fieldwise.config.errors import BundleError, ConfigError, FieldwiseError, TrainingError
+from fieldwise.config.files import whole_file
+from fieldwise.config.progress import Progress
+from fieldwise.config.settings import Config
 from fieldwise.data.dataset import Dataset
-from fieldwise.errors import BundleError, ConfigError, FieldwiseError, TrainingError
-from fieldwise.files import whole_file
-from fieldwise.progress import Progress
-from fieldwise.runs import Run
-from fieldwise.space import Axis, OneOf, apply, search_space
-from fieldwise.train import average, resolve, start
-from fieldwise.trials import WORDS, Study, check_free, import_optuna
+from fieldwise.experiments.search_space import Axis, OneOf, apply, search_space
+from fieldwise.experiments.trials import WORDS, Study, check_free, import_optuna
+from fieldwise.reporting.console import TuningBar
+from fieldwise.train.boosting import Boosting
+from fieldwise.train.loop import average, resolve, start
+from fieldwise.train.runs import Run
 
 # Fewer judged trials say little about which settings matter.
 IMPORTANCE_TRIALS = 10

@@ -9,19 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fieldwise.config.errors import ConfigError
 from fieldwise.data.schema import Layout
-from fieldwise.errors import ConfigError
-from fieldwise.nn import interactions as parts_of
-from fieldwise.nn.attention import AttentionPool
+from fieldwise.export.quantize import stored_table
+from fieldwise.graphs.plain_parts import Part
 from fieldwise.nn.classifiers import DNN, Sum
-from fieldwise.nn.convolution import Convolution
 from fieldwise.nn.crosses import PairTable
 from fieldwise.nn.embedding import Embedding, Table
-from fieldwise.nn.micro import MicroNetwork
 from fieldwise.nn.model import Branch, Model
-from fieldwise.nn.norms import EPSILON, PairNorm
-from fieldwise.online.parts import Part
-from fieldwise.online.quantize import stored_table
+from fieldwise.parts import interactions as parts_of
+from fieldwise.parts.attention.formula import AttentionPool
+from fieldwise.parts.convolution.formula import Convolution
+from fieldwise.parts.micro.formula import MicroNetwork
+from fieldwise.parts.norm.formula import EPSILON, PairNorm
 
 
 def network(model: Model, layout: Layout, tables: str = "fp32") -> Part:
@@ -61,7 +61,7 @@ def _branch(branch: Branch) -> Part:
 def interaction(part: nn.Module) -> Part:
     """The part that an interaction is."""
     if type(part) not in INTERACTIONS:
-        raise ConfigError(f"no ONNX form of {type(part).__name__}; add one to online/convert.py and online/products.py")
+        raise ConfigError(f"no ONNX form of {type(part).__name__}; add one to export/convert.py and export/products.py")
     return INTERACTIONS[type(part)](part)
 
 
@@ -131,7 +131,7 @@ def _classifier(classifier: nn.Module) -> Part:
     if isinstance(classifier, Sum):
         return Part("sum")
     if not isinstance(classifier, DNN):
-        raise ConfigError(f"no ONNX form of {type(classifier).__name__}; add one to online/convert.py")
+        raise ConfigError(f"no ONNX form of {type(classifier).__name__}; add one to export/convert.py")
     layers: list[Part] = []
     for layer in classifier.layers:
         if isinstance(layer, nn.Linear):

@@ -13,12 +13,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fieldwise import bundle
-from fieldwise.errors import BundleError, ConfigError, unknown
-from fieldwise.files import whole_folder
-from fieldwise.members import Blend
-from fieldwise.online import network, parts, quantize
-from fieldwise.online.graph import Graph, load_onnx
+from fieldwise.bundle import bundle
+from fieldwise.bundle.members import Blend
+from fieldwise.config.errors import BundleError, ConfigError, unknown
+from fieldwise.config.files import whole_folder
+from fieldwise.export import network, quantize
+from fieldwise.graphs import plain_parts
+from fieldwise.graphs.graph import Graph, load_onnx
 
 # Where the network lies in a bundle, the file that says what it was made of, and the network for ONNX Runtime alone.
 FOLDER, FACTS, MODEL = "online", "online.json", "model.onnx"
@@ -63,18 +64,18 @@ def member_count(folder: Path) -> int:
 def write_network(folder: Path, out: Path, tables: str = "fp32") -> None:
     """The network of a bundle: its parts, and model.onnx, which reads its tables from the parts' file."""
     needs_torch(folder)
+    from fieldwise.export import convert
     from fieldwise.nn.model import Model
-    from fieldwise.online import convert
 
     opened = bundle.load(folder)
     assert isinstance(opened.model, Model)
     described = convert.network(opened.model, opened.own_encoder.layout, tables)
     with whole_folder(out, FACTS, force=True) as work:
-        parts.save(described, work)
-        places = parts.places(work)
+        plain_parts.save(described, work)
+        places = plain_parts.places(work)
 
         def stored(graph: Graph, name: str, array: Any) -> str:
-            return graph.stored(name, array, parts.FILES[1], places[name])
+            return graph.stored(name, array, plain_parts.FILES[1], places[name])
 
         load_onnx().save(network.graph_of(described, stored), work / MODEL)
         files = {file.name: bundle.digest_of(file) for file in sorted(work.iterdir())}
@@ -112,7 +113,7 @@ def network_folder(folder: Path) -> Path:
 def _made_apart(folder: Path, out: Path) -> None:
     """In a process of its own, so that torch's memory is given back."""
     needs_torch(folder)
-    code = "import sys; from pathlib import Path; from fieldwise.online.export import write_network; "
+    code = "import sys; from pathlib import Path; from fieldwise.export.export import write_network; "
     code += "write_network(Path(sys.argv[1]), Path(sys.argv[2]))"
     done = subprocess.run([sys.executable, "-c", code, folder, out], capture_output=True, text=True, check=False)
     if done.returncode:

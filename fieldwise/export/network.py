@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldwise.data.schema import Layout
-from fieldwise.online.features import dnn, summed
-from fieldwise.online.graph import Graph
-from fieldwise.online.lookups import Ids, Rows, vectors
-from fieldwise.online.parts import Part
-from fieldwise.online.products import attention_terms, features
-from fieldwise.online.sides import PairTables, Side, Sides
+from fieldwise.export.products import attention_terms, features
+from fieldwise.graphs.features import dnn, summed
+from fieldwise.graphs.graph import Graph
+from fieldwise.graphs.lookups import Ids, Rows, vectors
+from fieldwise.graphs.plain_parts import Part
+from fieldwise.graphs.two_sides import PairTables, Side, Sides
 
 # Declares a table's array in the graph and returns its name there.
 Declare = Callable[[Graph, str, NDArray[Any]], str]

@@ -1,4 +1,4 @@
-"""Vectors of two sides -> blocks of features, as graphs: each interaction of nn/interactions.py.
+"""Vectors of two sides -> blocks of features, as graphs: each interaction of parts/interactions.py.
 
 Pairs within the context are computed once; pairs between a candidate's field and the context's use what the context's
 field makes of the pair's weights, computed once too.
@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fieldwise.online.features import Block, Norm, normed
-from fieldwise.online.graph import Graph
-from fieldwise.online.lookups import Ids, pair_weights
-from fieldwise.online.micro import micro
-from fieldwise.online.parts import Part
-from fieldwise.online.sides import Side, Sides, Whole, flat_places
+from fieldwise.graphs.features import Block, Norm, normed
+from fieldwise.graphs.graph import Graph
+from fieldwise.graphs.lookups import Ids, pair_weights
+from fieldwise.graphs.plain_parts import Part
+from fieldwise.graphs.two_sides import Side, Sides, Whole, flat_places
+from fieldwise.parts.micro.onnx import micro
 
 ONE = np.zeros(1, dtype=np.int64)
 # Interactions that look at all fields at once: every row of a ranking goes through the whole of them.

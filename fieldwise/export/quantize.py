@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldwise.errors import ConfigError, unknown
+from fieldwise.config.errors import ConfigError, unknown
 
 KINDS = ("fp32", "fp16", "int8")
 

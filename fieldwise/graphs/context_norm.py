@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldwise.online.graph import Graph
+from fieldwise.graphs.graph import Graph
 
 FLOAT = 1
 

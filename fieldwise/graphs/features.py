@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldwise.online.graph import Graph
-from fieldwise.online.parts import Part
+from fieldwise.graphs.graph import Graph
+from fieldwise.graphs.plain_parts import Part
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldwise.errors import ConfigError
+from fieldwise.config.errors import ConfigError
 
 OPSET, IR_VERSION = 18, 9
 SMALL = 4096

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldwise.data.schema import Layout
-from fieldwise.online.graph import Graph
-from fieldwise.online.parts import Part
+from fieldwise.graphs.graph import Graph
+from fieldwise.graphs.plain_parts import Part
 
 # As in nn/crosses.py.
 HASHED_STRIDE = 2**31

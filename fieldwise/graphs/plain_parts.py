@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from fieldwise.errors import BundleError
+from fieldwise.config.errors import BundleError
 
 FILES = ("parts.json", "parts.safetensors")
 # The types of numbers that parts have, by the names that safetensors gives them.

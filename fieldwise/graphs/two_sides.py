@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldwise.online.graph import Graph
-from fieldwise.online.lookups import Ids, Rows
-from fieldwise.online.parts import Part
+from fieldwise.graphs.graph import Graph
+from fieldwise.graphs.lookups import Ids, Rows
+from fieldwise.graphs.plain_parts import Part
 
 Whole = NDArray[np.int64]
 

@@ -15,8 +15,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
-from fieldwise.instructions import pointer
-from fieldwise.kernels.lanes import LANES, lanes_of, load
+from fieldwise.loops.instructions import pointer
+from fieldwise.loops.lanes import LANES, lanes_of, load
 
 WORDS = ir.VectorType(ir.IntType(32), LANES)
 

@@ -1,4 +1,4 @@
-"""Tensors and threads for compiled loops (CPU, numba), and Adam on the touched rows of a table by one of them.
+"""Whether compiled loops can run, tensors as their arrays, and the threads that they run on (CPU, numba).
 
 Every row is written by one thread, in one order, so that the result does not depend on the number of threads.
 """
@@ -51,45 +51,6 @@ def array(tensor: Tensor) -> NDArray[Any]:
     if tensor.dtype == torch.int32:
         return tensor.numpy().view(np.uint32)
     return tensor.view(torch.int16).numpy().view(np.uint16) if tensor.dtype == torch.bfloat16 else tensor.numpy()
-
-
-def adam_rows(
-    weight: Tensor,
-    mean: Tensor,
-    square: Tensor,
-    last: Tensor | None,
-    order: tuple[Tensor, Tensor, Tensor],
-    values: Tensor,
-    *,
-    step: int,
-    betas: tuple[float, float],
-    rate: float,
-    eps: float,
-) -> None:
-    """Sums the gradients `values` (M, D) of each distinct row and moves that row: tables (N, D).
-
-    `order` holds the distinct row ids (U,), the positions of `values` sorted by id (M,), and where each id
-    starts there (U,). With `last` (N,), moments first decay by the steps since the row was touched.
-    """
-    from fieldwise.kernels import adam_rows as loops
-
-    kernel: Any = loops.adam_rows
-    arrays = [part.numpy() for part in order]
-    gaps = last if last is not None else torch.empty(0, dtype=torch.int32)
-    tables = [tensor.detach().numpy() for tensor in (weight, mean, square, gaps, values)]
-    numbers = powers(*betas), np.array([step, *betas, rate, eps])
-
-    def part(low: int, high: int, thread: int) -> None:
-        kernel(*arrays, low, high, *tables, *numbers)
-
-    rows = len(arrays[0])
-    on_threads(part, rows, min(torch.get_num_threads(), max(1, rows // 1000)))
-
-
-@cache
-def powers(beta1: float, beta2: float) -> Any:
-    """beta^gap for the gaps that most rows have; taking powers would cost more than all else."""
-    return np.power([[beta1, beta2]], np.arange(4096)[:, None])
 
 
 def threads_for(count: int) -> int:

@@ -22,8 +22,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from fieldwise.kernels.halves import WORDS, dot
-from fieldwise.kernels.lanes import FAST, LANES, lanes_of, spread_number
+from fieldwise.loops.halves import WORDS, dot
+from fieldwise.loops.lanes import FAST, LANES, lanes_of, spread_number
 
 TALL, VECTORS = 8, 2
 

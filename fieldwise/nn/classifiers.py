@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fieldwise.errors import ConfigError, unknown
-from fieldwise.kernels import gpu
-from fieldwise.nn.affine import affine
-from fieldwise.nn.norm_relu import layer_norm_relu, takes
-from fieldwise.nn.norms import EPSILON, activation
+from fieldwise.config.errors import ConfigError, unknown
+from fieldwise.config.options import check_dropout, check_sizes
+from fieldwise.loops import gpu
+from fieldwise.parts.affine.formula import affine
+from fieldwise.parts.norm.compiled import layer_norm_relu, takes
+from fieldwise.parts.norm.formula import EPSILON, activation
 
 NORMS = ("layer", "batch", "weight", "none")
 
@@ -22,18 +23,6 @@ class Sum(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         return features.sum(dim=1)
-
-
-def check_sizes(name: str, found: Sequence[int]) -> None:
-    """Refuses widths and the like that are no sizes."""
-    if not all(type(size) is int and size > 0 for size in found):
-        raise ConfigError(f"{name} must be positive whole numbers, found {found}")
-
-
-def check_dropout(found: float) -> None:
-    """Refuses what is no probability of dropping."""
-    if not 0 <= found < 1:
-        raise ConfigError(f"dropout is the probability of dropping, in [0, 1), found {found}")
 
 
 @dataclass(frozen=True)
@@ -78,7 +67,7 @@ class DNN(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         if self.common and gpu.scores(self, features):
-            from fieldwise.kernels.triton_scores import layers as scored
+            from fieldwise.parts.triton_scores import layers as scored
 
             affines = [part for part in self.layers if isinstance(part, nn.Linear)]
             norms = [part for part in self.layers if isinstance(part, nn.LayerNorm)]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from fieldwise.config.options import check_sizes
 from fieldwise.data.schema import Layout
-from fieldwise.nn.classifiers import check_sizes
 from fieldwise.nn.embedding import Table
-from fieldwise.nn.interactions import pairs
+from fieldwise.parts.interactions import pairs
 
 # Larger than any id. A hash that knew N_j would send old pairs elsewhere when a field grows.
 HASHED_STRIDE = 2**31

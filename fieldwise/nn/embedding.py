@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fieldwise.config.errors import ConfigError
 from fieldwise.data.schema import Layout
-from fieldwise.errors import ConfigError
-from fieldwise.kernels import gpu
-from fieldwise.nn.initial import embedding_
+from fieldwise.loops import gpu
+from fieldwise.parts.initial import embedding_
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Table(nn.Module):
 
 def rows_of(ids: Tensor, *tables: Table) -> tuple[Tensor, ...]:
     """Rows of one or two tables of the same fields at once, by the GPU's kernel."""
-    from fieldwise.kernels.triton_rows import Rows
+    from fieldwise.loops.triton_rows import Rows
 
     found: tuple[Tensor, ...] = Rows.apply(ids, tables[0].offsets, *(table.weight for table in tables))  # type: ignore[no-untyped-call]
     return found
@@ -168,19 +168,3 @@ class Linear(nn.Module):
     def forward(self, weights: Tensor) -> Tensor:
         total = weights.sum(dim=(1, 2))
         return total if self.bias is None else total + self.bias
-
-
-class Packed(nn.Module):
-    """Weights of different sizes in one padded tensor: only the entries where `mask` holds are parameters."""
-
-    places: Tensor
-
-    def __init__(self, start: Tensor, mask: Tensor) -> None:
-        super().__init__()
-        self.shape = start.shape
-        self.register_buffer("places", mask.flatten().nonzero().squeeze(1), persistent=False)
-        self.entries = nn.Parameter(start.flatten()[mask.flatten()].clone())
-
-    def forward(self) -> Tensor:
-        empty = self.entries.new_zeros(self.shape.numel())
-        return empty.index_copy(0, self.places, self.entries).view(self.shape)

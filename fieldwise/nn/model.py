@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from fieldwise.kernels import gpu
+from fieldwise.loops import gpu
 from fieldwise.nn.crosses import PairTable
-from fieldwise.nn.embedding import Embedding, Linear, Packed, Table, rows_of
-from fieldwise.nn.interactions import Interaction
+from fieldwise.nn.embedding import Embedding, Linear, Table, rows_of
+from fieldwise.parts.interactions import Interaction
+from fieldwise.parts.weights import Packed
 
 
 class Branch(nn.Module):
@@ -86,7 +87,7 @@ class Model(nn.Module):
     @torch.inference_mode()
     def logits(self, ids: NDArray[np.int32]) -> NDArray[np.float32]:
         """The same from and to numpy, with dropout and batch statistics off."""
-        from fieldwise.nn.shallow import scores
+        from fieldwise.nn.shallow_scores import scores
 
         fast = scores(self, ids)
         if fast is not None:

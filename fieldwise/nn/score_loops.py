@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fieldwise.instructions import keep, pointer, prefetch_second
-from fieldwise.kernels.lanes import LANES, load, spread, total, turned
+from fieldwise.loops.instructions import keep, pointer, prefetch_second
+from fieldwise.loops.lanes import LANES, load, spread, total, turned
 
 LINE = 16
 AHEAD = 2  # rows that are asked for in advance

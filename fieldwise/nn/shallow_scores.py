@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fieldwise.kernels import rows
+from fieldwise.loops import running
 from fieldwise.nn.classifiers import Sum
 from fieldwise.nn.embedding import Embedding, Table
-from fieldwise.nn.interactions import FieldAwareProduct, PairSum
+from fieldwise.parts.interactions import FieldAwareProduct, PairSum
 
 if TYPE_CHECKING:
     from fieldwise.nn.model import Model
@@ -43,12 +43,12 @@ def scores(model: Model, ids: NDArray[np.int32]) -> NDArray[np.floating[Any]] | 
         return None
     weights = [table.weight.detach() for table in tables_of(model)]
     layout = tables_of(model)[0].layout
-    if not rows.available(*(weight[:1] for weight in weights)) or weights[0].stride(1) != 1:
+    if not running.available(*(weight[:1] for weight in weights)) or weights[0].stride(1) != 1:
         return None
     # What no table has is for the plain way to refuse.
     if ids.shape[1] != layout.fields or ids.min() < 0 or (ids.max(axis=0) >= np.array(layout.sizes)).any():
         return None
-    from fieldwise.kernels import shallow_scores as loops
+    from fieldwise.nn import score_loops as loops
 
     vectors: Any = model.embedding.tables[0].weight if isinstance(model.embedding, Embedding) else None
     linear: Any = model.linear.weights.weight if model.linear is not None else None
@@ -63,7 +63,7 @@ def scores(model: Model, ids: NDArray[np.int32]) -> NDArray[np.floating[Any]] | 
     def part(low: int, high: int, thread: int) -> None:
         kernel(ids, np.array(layout.offsets), low, high, *numbers, found)
 
-    rows.on_threads(part, len(ids), max(1, min(torch.get_num_threads(), len(ids) // ROWS_PER_THREAD)))
+    running.on_threads(part, len(ids), max(1, min(torch.get_num_threads(), len(ids) // ROWS_PER_THREAD)))
     return found
 
 

@@ -1,7 +1,7 @@
 """GBDT, a neighbour of the networks with the same face: ids (n, C) -> logits (n,), through XGBoost.
 
 Trees read the ids of the same encoder, so that a value never seen is `other` and nothing can fail on it;
-data/tabular.py says how. All training rows are held in memory as float32.
+data/encode/tabular.py says how. All training rows are held in memory as float32.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fieldwise.config.errors import BundleError, ConfigError
 from fieldwise.data.dataset import Part
+from fieldwise.data.encode.tabular import Features, load_xgboost
 from fieldwise.data.schema import Layout
-from fieldwise.data.tabular import Features, load_xgboost
-from fieldwise.errors import BundleError, ConfigError
 
 # The least value of each option that has one.
 LEAST = {

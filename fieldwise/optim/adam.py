@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fieldwise.errors import ConfigError, unknown
-from fieldwise.kernels import gpu, rows
+from fieldwise.config.errors import ConfigError, unknown
+from fieldwise.loops import gpu, running
+from fieldwise.optim.adam_rows import adam_rows
 from fieldwise.optim.gpu_rows import GpuRows
 from fieldwise.optim.rows import Group, Orders, RowOptimizer, check, order_of, power
 
@@ -83,10 +84,10 @@ class Adam(RowOptimizer):
         tables = weight, state["mean"], state["square"]
         if weight.dim() != 2 or not len(values):
             return False
-        if not rows.available(*tables, values):
+        if not running.available(*tables, values):
             return False
         rate, eps = self.rate_and_eps(group)
-        rows.adam_rows(
+        adam_rows(
             *tables,
             state["last"] if self.decays else None,
             order_of(weight.grad, orders),

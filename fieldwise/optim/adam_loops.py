@@ -11,9 +11,9 @@ from typing import Any
 
 from numba import njit
 
-from fieldwise.instructions import pointer, prefetch_second
-from fieldwise.kernels.lanes import LANES, load, store
-from fieldwise.kernels.moves import ADAM, LAZY_ADAM, decays, moved
+from fieldwise.loops.instructions import pointer, prefetch_second
+from fieldwise.loops.lanes import LANES, load, store
+from fieldwise.optim.moves import ADAM, LAZY_ADAM, decays, moved
 
 AHEAD = 16  # rows lie far apart: they are asked for so many rows before they are needed
 

@@ -28,7 +28,7 @@ class GpuRows:
             self._move(adam, group, together)
 
     def _move(self, adam: Adam, group: Group, weights: list[Tensor]) -> None:
-        from fieldwise.kernels import triton_adam
+        from fieldwise.optim import triton_adam
 
         side_by_side(adam, group, weights)
         states = [adam.state[weight] for weight in weights]

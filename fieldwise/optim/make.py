@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from fieldwise.errors import ConfigError, unknown
+from fieldwise.config.errors import ConfigError, unknown
 from fieldwise.optim.adagrad import AdaGrad
 from fieldwise.optim.adam import Adam
 from fieldwise.optim.ftrl import FTRL

@@ -10,7 +10,7 @@ from typing import Any
 
 from numba import njit
 
-from fieldwise.kernels.lanes import LANES, larger, load, root, smaller, spread, store, where_zero, with_sign
+from fieldwise.loops.lanes import LANES, larger, load, root, smaller, spread, store, where_zero, with_sign
 
 ADAM, LAZY_ADAM, ADAGRAD, FTRL = 0, 1, 2, 3
 

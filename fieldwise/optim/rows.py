@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 from torch.optim import Optimizer
 
-from fieldwise.errors import ConfigError
+from fieldwise.config.errors import ConfigError
 
 Group = dict[str, Any]
 Order = tuple[Tensor, Tensor, Tensor]
@@ -30,7 +30,7 @@ def check(right: bool, rule: str, found: object) -> None:
 
     >>> check(0 > 0, "lr must be positive", 0)
     Traceback (most recent call last):
-    fieldwise.errors.ConfigError: lr must be positive, found 0
+    fieldwise.config.errors.ConfigError: lr must be positive, found 0
     """
     if not right:
         raise ConfigError(f"{rule}, found {found!r}")

@@ -6,7 +6,7 @@ import math
 
 from torch.optim import Optimizer
 
-from fieldwise.errors import ConfigError, unknown
+from fieldwise.config.errors import ConfigError, unknown
 from fieldwise.optim.ftrl import FTRL
 from fieldwise.optim.rows import check
 

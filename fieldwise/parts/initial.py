@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from fieldwise.errors import ConfigError, unknown
+from fieldwise.config.errors import ConfigError, unknown
 
 EMBEDDING = ("uniform-nk", "uniform-Nk", "uniform-k", "xavier", "normal", "libffm")
 

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fieldwise.errors import ConfigError, unknown
-from fieldwise.kernels import gpu, rows
-from fieldwise.nn import inner_products
-from fieldwise.nn.classifiers import check_sizes
-from fieldwise.nn.embedding import Packed
-from fieldwise.nn.kernel_sum import KernelSums, diagonal_sums
-from fieldwise.nn.norms import EPSILON
-from fieldwise.nn.products import KernelProducts
+from fieldwise.config.errors import ConfigError, unknown
+from fieldwise.config.options import check_sizes
+from fieldwise.loops import gpu, running
+from fieldwise.parts.inner import compiled as inner_products
+from fieldwise.parts.kernel.compiled import KernelProducts
+from fieldwise.parts.kernel.sums import KernelSums, diagonal_sums
+from fieldwise.parts.norm.formula import EPSILON
+from fieldwise.parts.weights import Plain, weights
 
 
 def pairs(fields: int) -> tuple[Tensor, Tensor]:
@@ -148,7 +148,7 @@ class PairSum(Interaction):
 
     def forward(self, v: Tensor) -> Tensor:
         if gpu.scores(self, v):
-            from fieldwise.kernels.triton_scores import pair_sums
+            from fieldwise.parts.triton_scores import pair_sums
 
             return pair_sums(v)
         return 0.5 * (v.sum(dim=1).square() - v.square().sum(dim=1)).sum(dim=1, keepdim=True)
@@ -162,7 +162,7 @@ class InnerProduct(Pairwise):
         self.width = self.pairs
 
     def forward(self, v: Tensor) -> Tensor:
-        if rows.worth(v):
+        if running.worth(v):
             fast: Tensor = inner_products.InnerProducts.apply(v)  # type: ignore[no-untyped-call]
             return fast
         return self.plain(v)
@@ -205,7 +205,7 @@ class KernelProduct(Pairwise):
 
     def forward(self, v: Tensor) -> Tensor:
         if self.kind == "mat" and isinstance(self.kernel, Plain) and gpu.fuses(v, self._tile):
-            from fieldwise.kernels.triton_kernels import kernel_products
+            from fieldwise.parts.kernel.triton import kernel_products
 
             products: Tensor = kernel_products(by_field(v), gpu.computed(self.kernel()), self.first, self.second)
             return products.T
@@ -217,7 +217,7 @@ class KernelProduct(Pairwise):
 
     def compiles(self, v: Tensor) -> bool:
         """Whether compiled loops are for these vectors."""
-        return self.kind == "mat" and rows.worth(v) and v.dtype == self.kernel.entries.dtype
+        return self.kind == "mat" and running.worth(v) and v.dtype == self.kernel.entries.dtype
 
     @property
     def _tile(self) -> int:
@@ -243,7 +243,7 @@ class KernelSum(KernelProduct):
         if torch.is_grad_enabled() and self.compiles(v):
             found: Tensor = KernelSums.apply(v, self.kernel())  # type: ignore[no-untyped-call]
             return found
-        if self.kind != "mat" and rows.worth(v):
+        if self.kind != "mat" and running.worth(v):
             with torch.autocast("cpu", enabled=False):
                 return diagonal_sums(v, self.kernel())
         return self.products(v).sum(dim=1, keepdim=True)
@@ -256,22 +256,6 @@ class KernelSum(KernelProduct):
 def by_field(v: Tensor) -> Tensor:
     """v (B, F, D) -> (F, B, D), as the GPU's kernels over pairs take it."""
     return gpu.computed(v).transpose(0, 1).contiguous()
-
-
-class Plain(nn.Module):
-    """A parameter that answers as Packed does."""
-
-    def __init__(self, start: Tensor) -> None:
-        super().__init__()
-        self.entries = nn.Parameter(start.clone())
-
-    def forward(self) -> Tensor:
-        return self.entries
-
-
-def weights(start: Tensor, mask: Tensor | None = None) -> Plain | Packed:
-    """Weights with these starting values; where `mask` is false there is nothing to learn."""
-    return Plain(start) if mask is None else Packed(start, mask)
 
 
 class FieldAwareProduct(Pairwise):
@@ -287,7 +271,7 @@ class FieldAwareProduct(Pairwise):
 
     def forward(self, v: Tensor) -> Tensor:
         if gpu.scores(self, v):
-            from fieldwise.kernels.triton_scores import field_products
+            from fieldwise.parts.triton_scores import field_products
 
             return field_products(v, self.first, self.second, self.scale)
         parts = v.unflatten(2, (self.fields - 1, self.dim))

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fieldwise.kernels.gpu import computed
+from fieldwise.loops.gpu import computed
 
 PAIRS = 64  # of a tile
 FIELDS = 8  # of a tile of vectors

@@ -21,9 +21,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from fieldwise import progress, tables
-from fieldwise.metrics import MOST_VALUES
-from fieldwise.tables import Column
+from fieldwise.config import progress
+from fieldwise.evaluation.metrics import MOST_VALUES
+from fieldwise.reporting import result_tables
+from fieldwise.reporting.result_tables import Column
 
 out = Console()
 err = Console(stderr=True)
@@ -132,7 +133,7 @@ def print_proposals(found: Sequence[dict[str, Any]]) -> None:
     """The history keys that were proposed, in their order, and what each saves of the base rate's log loss."""
     if found:
         rows = [{"name": row["key"]} | row for row in found]
-        tables.show(out, PROPOSAL_COLUMNS, tables.lines(rows, PROPOSAL_COLUMNS), "Proposed history")
+        result_tables.show(out, PROPOSAL_COLUMNS, result_tables.lines(rows, PROPOSAL_COLUMNS), "Proposed history")
 
 
 def print_groups(found: dict[str, Any]) -> None:
@@ -146,7 +147,7 @@ def print_groups(found: dict[str, Any]) -> None:
         return
     rows = [{"name": row["value"]} | row for row in found["values"]]
     columns = (*GROUP_COLUMNS, *(rival for key, rival in RIVALS.items() if rows and key in rows[0]))
-    tables.show(out, columns, tables.lines(rows, columns), column)
+    result_tables.show(out, columns, result_tables.lines(rows, columns), column)
 
 
 def print_seen(found: Sequence[dict[str, Any]], by: str = "") -> None:
@@ -168,7 +169,7 @@ def _print_costs(slices: Sequence[tuple[str, dict[str, Any]]], head: str) -> Non
         rows[-1].pop("log_loss_hidden", None)
     columns = (*COST_COLUMNS, *(rival for key, rival in RIVALS.items() if any(key in row for row in rows)))
     if rows:
-        tables.show(out, columns, tables.lines(rows, columns), head)
+        result_tables.show(out, columns, result_tables.lines(rows, columns), head)
 
 
 class TrainingBar(progress.Progress):

@@ -16,14 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldwise import heat, metrics, plots
+from fieldwise.bundle.predictor import Predictor
+from fieldwise.bundle.scoring import score
+from fieldwise.config.errors import BundleError, DataError
+from fieldwise.config.files import whole_folder
 from fieldwise.data.dataset import Dataset
-from fieldwise.errors import BundleError, DataError
-from fieldwise.explain import pair_strength
-from fieldwise.files import whole_folder
-from fieldwise.predictor import Predictor
-from fieldwise.scoring import score
-from fieldwise.tables import Column
+from fieldwise.evaluation import heat, metrics
+from fieldwise.evaluation.explain import pair_strength
+from fieldwise.reporting import plots
+from fieldwise.reporting.result_tables import Column
 
 MOST_ROWS = 20_000
 # The share of the pairs that a third is; and what an AUC may lose before somebody notices.
@@ -96,8 +97,8 @@ def rows_of(predictor: Predictor, rows: Path | None) -> Rows | None:
 
 
 def _raw_rows(predictor: Predictor, file: Path) -> Rows:
-    from fieldwise.data.labels import read_labels
-    from fieldwise.data.recipes.reading import columns_of, rows_of
+    from fieldwise.data.read.labels import read_labels
+    from fieldwise.data.recipes.raw_columns import columns_of, rows_of
 
     schema = predictor.schema
     ids: list[NDArray[np.int32]] = []

@@ -8,8 +8,8 @@ from html import escape
 from pathlib import Path
 
 import fieldwise
-from fieldwise.errors import FieldwiseError
-from fieldwise.files import whole_file
+from fieldwise.config.errors import FieldwiseError
+from fieldwise.config.files import whole_file
 
 
 def write_page(out: Path, title: str, parts: Sequence[str], command: Sequence[str]) -> Path:

@@ -22,7 +22,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
-from fieldwise.files import whole_file
+from fieldwise.config.files import whole_file
 
 # Okabe and Ito's colours, distinct to colour-blind eyes; markers, and strokes after six runs, help them.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")

@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from fieldwise import plots, significance, tables
-from fieldwise.errors import BundleError, FieldwiseError
-from fieldwise.pages import figure, write_page
-from fieldwise.predictions import Predictions
-from fieldwise.tables import Column, Line, high, low, near_one
+from fieldwise.bundle.predictions import Predictions
+from fieldwise.config.errors import BundleError, FieldwiseError
+from fieldwise.evaluation import significance
+from fieldwise.reporting import plots, result_tables
+from fieldwise.reporting.pages import figure, write_page
+from fieldwise.reporting.result_tables import Column, Line, high, low, near_one
 
 # Below so many logits a pair's strength is rounding: the model just adds its fields up.
 ADDITIVE = 1e-4
@@ -101,7 +102,7 @@ def table_rows(runs: Sequence[Path]) -> list[dict[str, Any]]:
 
 def print_table(rows: Sequence[Mapping[str, Any]], oracle: Mapping[str, float] | None, console: Console) -> None:
     """Draws the table on a terminal; the best value of a column is bold and green."""
-    tables.show(console, COLUMNS, _lines(rows, oracle))
+    result_tables.show(console, COLUMNS, _lines(rows, oracle))
 
 
 def differences(runs: Sequence[Path], blocks: int = 0) -> dict[str, Any]:
@@ -193,8 +194,8 @@ def _compared(rows: Sequence[Mapping[str, Any]]) -> str:
 def _lines(rows: Sequence[Mapping[str, Any]], oracle: Mapping[str, float] | None) -> list[Line]:
     """The table's lines; runs compete for the best value with those that were measured on the same part."""
     remarks = [" – validation" if r["part"] == "valid" else "" if r["finished"] else " – unfinished" for r in rows]
-    lines = tables.lines(rows, COLUMNS, remarks, [row["part"] == _compared(rows) for row in rows])
-    return lines + (tables.lines([{"name": "oracle"} | dict(oracle)], COLUMNS) if oracle else [])
+    lines = result_tables.lines(rows, COLUMNS, remarks, [row["part"] == _compared(rows) for row in rows])
+    return lines + (result_tables.lines([{"name": "oracle"} | dict(oracle)], COLUMNS) if oracle else [])
 
 
 def _summary(
@@ -241,7 +242,7 @@ def _table(rows: Sequence[Mapping[str, Any]], oracle: Mapping[str, float] | None
     meanings = [(column.title, MEANINGS[column.key]) for column in COLUMNS]
     if oracle:
         meanings.append(("oracle", "the true probabilities of the simulated log, which no model knows."))
-    return "<h2>The table</h2>\n" + tables.html(COLUMNS, _lines(rows, oracle), meanings)
+    return "<h2>The table</h2>\n" + result_tables.html(COLUMNS, _lines(rows, oracle), meanings)
 
 
 def significance_section(tested: Mapping[str, Any]) -> str:

@@ -21,15 +21,15 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 import fieldwise
-from fieldwise.errors import DataError, FieldwiseError
-from fieldwise.online import messages, page
-from fieldwise.online.abtest import report
-from fieldwise.online.gate import Gate
-from fieldwise.online.guard import Guard, Posted
-from fieldwise.online.log import BusyError, Event
-from fieldwise.online.meters import Meters
-from fieldwise.online.refusals import KINDS, refuse
-from fieldwise.online.service import Service
+from fieldwise.abtest.analysis import report
+from fieldwise.abtest.event_log import BusyError, Event
+from fieldwise.config.errors import DataError, FieldwiseError
+from fieldwise.serving import messages, page
+from fieldwise.serving.gate import Gate
+from fieldwise.serving.guard import Guard, Posted
+from fieldwise.serving.meters import Meters
+from fieldwise.serving.refusals import KINDS, refuse
+from fieldwise.serving.service import Service
 
 JSON = "application/json"
 # How old the report of an A/B test may be, so that many viewers cost no more than one.

@@ -16,20 +16,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldwise import bundle
-from fieldwise.calibration import Calibration
-from fieldwise.config import Config, config_from
-from fieldwise.data.encoder import Encoder
+from fieldwise.bundle import bundle
+from fieldwise.bundle.calibration import Calibration
+from fieldwise.bundle.members import Blend
+from fieldwise.config.errors import BundleError, DataError, unknown
+from fieldwise.config.settings import Config, config_from
+from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.schema import Schema
-from fieldwise.errors import BundleError, DataError, unknown
-from fieldwise.members import Blend
-from fieldwise.online.contributions import EXACT, OCCLUSION, Terms, exact_terms, left_out, occluded, weighted
-from fieldwise.online.export import FACTS, member_count, network_folder
-from fieldwise.online.past import Column
-from fieldwise.online.rows import Row, RowCoder, column_of, ranked_column
-from fieldwise.online.sessions import NetworkScorer, Scorer, tree_scorer
-from fieldwise.online.vocabulary import FieldFacts, Words, facts_of
-from fieldwise.trees import Trees
+from fieldwise.export.export import FACTS, member_count, network_folder
+from fieldwise.nn.trees import Trees
+from fieldwise.serving.contributions import EXACT, OCCLUSION, Terms, exact_terms, left_out, occluded, weighted
+from fieldwise.serving.live_history import Column
+from fieldwise.serving.row_coder import Row, RowCoder, column_of, ranked_column
+from fieldwise.serving.sessions import NetworkScorer, Scorer, tree_scorer
+from fieldwise.serving.vocabulary import FieldFacts, Words, facts_of
 
 Floats = NDArray[np.float64]
 

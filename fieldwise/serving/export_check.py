@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldwise import metrics
-from fieldwise.data.prepare import read_labels
-from fieldwise.data.recipes.reading import columns_of, rows_of
-from fieldwise.errors import DataError
-from fieldwise.online.engine import Engine
-from fieldwise.predictor import Predictor
+from fieldwise.bundle.predictor import Predictor
+from fieldwise.config.errors import DataError
+from fieldwise.data.encode.prepare import read_labels
+from fieldwise.data.recipes.raw_columns import columns_of, rows_of
+from fieldwise.evaluation import metrics
+from fieldwise.serving.engine import Engine
 
 STEP = 5000
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
-from fieldwise.errors import FieldwiseError
+from fieldwise.config.errors import FieldwiseError
 
 # Work that takes less than this is done in place where nobody else waits: another thread would take longer to wake.
 IN_PLACE_SECONDS = 0.005

@@ -14,9 +14,9 @@ from typing import Any
 
 from starlette.responses import Response
 
-from fieldwise.errors import ConfigError
-from fieldwise.online.meters import Meters
-from fieldwise.online.refusals import KINDS, refuse
+from fieldwise.config.errors import ConfigError
+from fieldwise.serving.meters import Meters
+from fieldwise.serving.refusals import KINDS, refuse
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

@@ -11,10 +11,10 @@ import threading
 import time
 from typing import Any
 
-from fieldwise.data.history import ROW_ORDER
-from fieldwise.online.engine import Engine
-from fieldwise.online.log import EventLog, Outcome
-from fieldwise.online.past import moment
+from fieldwise.abtest.event_log import EventLog, Outcome
+from fieldwise.data.history.history import ROW_ORDER
+from fieldwise.serving.engine import Engine
+from fieldwise.serving.live_history import moment
 
 # Impressions may be written a little later than they were shown.
 SLACK = 60.0

@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fieldwise.data.counts import Floats, Keys
-from fieldwise.data.encoder import Encoder
-from fieldwise.data.formats import text_of
-from fieldwise.data.history import ROW_ORDER, History, moments
-from fieldwise.data.texts import hash_of
-from fieldwise.errors import DataError
-from fieldwise.online.columns import Coder, coder
+from fieldwise.config.errors import DataError
+from fieldwise.data.encode.encoder import Encoder
+from fieldwise.data.history.counts import Floats, Keys
+from fieldwise.data.history.history import ROW_ORDER, History, moments
+from fieldwise.data.read.formats import text_of
+from fieldwise.data.read.texts import hash_of
+from fieldwise.serving.value_coders import Coder, coder
 
 Column = Callable[[str], Sequence[Any]]
 # Above so many comparisons with events that wait, a copy of the history that has run on is cheaper.

@@ -25,14 +25,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fieldwise.errors import ConfigError, FieldwiseError
-from fieldwise.files import whole_file
-from fieldwise.online.application import Application, Hooks, Limits
-from fieldwise.online.follow import Closer
-from fieldwise.online.log import EventLog
-from fieldwise.online.meters import SHARED
-from fieldwise.online.router import Router
-from fieldwise.online.service import Service
+from fieldwise.abtest.event_log import EventLog
+from fieldwise.abtest.router import Router
+from fieldwise.config.errors import ConfigError, FieldwiseError
+from fieldwise.config.files import whole_file
+from fieldwise.serving.application import Application, Hooks, Limits
+from fieldwise.serving.history_follower import Closer
+from fieldwise.serving.meters import SHARED
+from fieldwise.serving.service import Service
 
 # How long a reload waits for the other workers, and how soon a worker that died is replaced.
 RELOAD_SECONDS = 60.0
@@ -242,7 +242,7 @@ class _Parent:
         (self.room / f"worker-{number}.json").unlink(missing_ok=True)
         told = {"settings": asdict(self.settings), "room": str(self.room), "number": number}
         environment = os.environ | {SHARED: str(self.room)}
-        command = [sys.executable, "-m", "fieldwise.online.process", str(self.listening.fileno())]
+        command = [sys.executable, "-m", "fieldwise.serving.process", str(self.listening.fileno())]
         worker = subprocess.Popen(
             command, stdin=subprocess.PIPE, env=environment, pass_fds=[self.listening.fileno()], start_new_session=True
         )

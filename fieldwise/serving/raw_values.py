@@ -7,8 +7,8 @@ from typing import Any
 
 from fieldwise.data.recipes import find
 from fieldwise.data.schema import Schema
-from fieldwise.online.columns import plain_text
-from fieldwise.online.past import Column
+from fieldwise.serving.live_history import Column
+from fieldwise.serving.value_coders import plain_text
 
 
 class RawColumns:

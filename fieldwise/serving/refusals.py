@@ -11,9 +11,9 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from fieldwise.errors import BundleError, ConfigError, DataError, FieldwiseError
-from fieldwise.online.gate import FullError, LateError
-from fieldwise.online.log import BusyError, UnknownRequestError
+from fieldwise.abtest.event_log import BusyError, UnknownRequestError
+from fieldwise.config.errors import BundleError, ConfigError, DataError, FieldwiseError
+from fieldwise.serving.gate import FullError, LateError
 
 STATUSES: dict[type[Exception], int] = {
     UnknownRequestError: 404,

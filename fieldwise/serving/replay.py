@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import sqlalchemy as sql
 
-from fieldwise.data.formats import text_of
-from fieldwise.errors import ConfigError, DataError, unknown
-from fieldwise.online import tables
-from fieldwise.online.log import Outcome, read_outcomes
-from fieldwise.online.past import moment
+from fieldwise.abtest import event_tables
+from fieldwise.abtest.event_log import Outcome, read_outcomes
+from fieldwise.config.errors import ConfigError, DataError, unknown
+from fieldwise.data.read.formats import text_of
+from fieldwise.serving.live_history import moment
 
 STEP = 5000
 # When the response came, in seconds since 1970.
@@ -28,7 +28,7 @@ def tables_of(log: str, label: str, time: str = "") -> Iterator[pa.Table]:
     `time` names the time column of a history. It is written as the number that the history counted by: a row that was
     told late has the moment of the one before it.
     """
-    engine = tables.connect(log, writing=False)
+    engine = event_tables.connect(log, writing=False)
     try:
         names = dict.fromkeys(name for chunk in _chunks(engine) for outcome in chunk for name in outcome.row)
         for taken in (label, MOMENT):

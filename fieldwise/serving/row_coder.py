@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldwise.data.encoder import Encoder
-from fieldwise.data.formats import text_of
+from fieldwise.data.encode.encoder import Encoder
+from fieldwise.data.read.formats import text_of
 from fieldwise.data.schema import MISSING, OTHER
-from fieldwise.online.columns import coder
-from fieldwise.online.past import Column, Past
-from fieldwise.online.raw import RawColumns
+from fieldwise.serving.live_history import Column, Past
+from fieldwise.serving.raw_values import RawColumns
+from fieldwise.serving.value_coders import coder
 
 Row = Mapping[str, Any]
 

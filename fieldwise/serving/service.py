@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fieldwise import bundle
-from fieldwise.errors import BundleError, ConfigError, DataError, FieldwiseError, unknown
-from fieldwise.online.engine import Engine, Explanation
-from fieldwise.online.follow import Follower
-from fieldwise.online.log import Event, EventLog, Impression
-from fieldwise.online.router import Router
+from fieldwise.abtest.event_log import Event, EventLog, Impression
+from fieldwise.abtest.router import Router
+from fieldwise.bundle import bundle
+from fieldwise.config.errors import BundleError, ConfigError, DataError, FieldwiseError, unknown
+from fieldwise.serving.engine import Engine, Explanation
+from fieldwise.serving.history_follower import Follower
 
 Row = Mapping[str, Any]
 

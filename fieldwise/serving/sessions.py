@@ -11,11 +11,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fieldwise.config.errors import ConfigError
 from fieldwise.data.schema import Layout
-from fieldwise.errors import ConfigError
-from fieldwise.online import network, parts
-from fieldwise.online.products import WHOLE
-from fieldwise.trees import Trees
+from fieldwise.export import network
+from fieldwise.export.products import WHOLE
+from fieldwise.graphs import plain_parts
+from fieldwise.nn.trees import Trees
 
 # Rows of one run: more would only need more memory.
 RUN_ROWS = 256
@@ -45,7 +46,7 @@ class NetworkScorer:
     """A network, whose sessions all read the same tables."""
 
     def __init__(self, folder: Path, threads: int = 1) -> None:
-        self.network, self.threads = parts.load(folder), threads
+        self.network, self.threads = plain_parts.load(folder), threads
         self.tables = network.tables_of(self.network)
         self.exact = network.is_exact(self.network)
         found = [part.kind for _, part in self.network.walk() if part.kind in WHOLE]
@@ -138,8 +139,8 @@ class TreeScorer:
 
 def tree_scorer(file: Path, layout: Layout, options: dict[str, Any], threads: int) -> TreeScorer:
     """The trees of a bundle."""
-    from fieldwise.options import arguments
-    from fieldwise.trees import gbdt
+    from fieldwise.config.options import arguments
+    from fieldwise.nn.trees import gbdt
 
     trees = gbdt(layout, **arguments(gbdt, {**options, "threads": threads}))
     trees.load(file)

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from fieldwise.data.encoder import FieldCode, as_number, log_square
-from fieldwise.data.formats import text_of
+from fieldwise.config.errors import DataError
+from fieldwise.data.encode.encoder import FieldCode, as_number, log_square
+from fieldwise.data.read.formats import text_of
+from fieldwise.data.read.texts import hash_of
 from fieldwise.data.schema import FIRST, MISSING, OTHER, PAD
-from fieldwise.data.texts import hash_of
-from fieldwise.errors import DataError
 
 LARGEST_EXACT = 2**53
 # The values of a column -> its id columns, each as long as the values.

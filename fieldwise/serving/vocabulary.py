@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from fieldwise.data.encoder import Encoder, FieldCode
-from fieldwise.data.history import ROW_ORDER
+from fieldwise.data.encode.encoder import Encoder, FieldCode
+from fieldwise.data.history.history import ROW_ORDER
 
 EXAMPLES = 8
 # Behind every text that starts with a prefix.

@@ -16,17 +16,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from fieldwise.ceilings import PeakMemory, ceilings, machine, synchronize
-from fieldwise.config import Config, TrainSettings
-from fieldwise.costs import bytes_per_row, flops_per_row
+from fieldwise.bundle.scoring import device_of, placed, score
+from fieldwise.config.errors import ConfigError, unknown
+from fieldwise.config.settings import Config, TrainSettings
 from fieldwise.data.batches import Batch, batches
 from fieldwise.data.dataset import Part
 from fieldwise.data.schema import Layout
-from fieldwise.errors import ConfigError, unknown
 from fieldwise.models import build
 from fieldwise.nn.model import Model
-from fieldwise.scoring import device_of, placed, score
-from fieldwise.steps import STAGES, CapturedStep, Step, make_step
+from fieldwise.speed.ceilings import PeakMemory, ceilings, machine, synchronize
+from fieldwise.speed.costs import bytes_per_row, flops_per_row
+from fieldwise.train.steps import STAGES, CapturedStep, Step, make_step
 
 FIELDS = 39
 WARM_UP = 4  # steps

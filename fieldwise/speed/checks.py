@@ -22,16 +22,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fieldwise import metrics
-from fieldwise.bench import FIELDS, Setting, layout_of, made_model, made_step
+from fieldwise.bundle.scoring import SCORE_ROWS, device_of, score
 from fieldwise.data.dataset import Part
 from fieldwise.data.schema import Layout
-from fieldwise.nn.interactions import KernelProduct
-from fieldwise.nn.micro import MicroNetwork
+from fieldwise.evaluation import metrics
 from fieldwise.nn.model import Model
 from fieldwise.optim import Adam
-from fieldwise.scoring import SCORE_ROWS, device_of, score
-from fieldwise.steps import Step
+from fieldwise.parts.interactions import KernelProduct
+from fieldwise.parts.micro.formula import MicroNetwork
+from fieldwise.speed.bench import FIELDS, Setting, layout_of, made_model, made_step
+from fieldwise.train.steps import Step
 
 LIMITS = {"float32": 1e-5, "bf16": 1e-2}
 SCORE_LIMITS = {"float32": 1e-5, "bf16": 2e-2}  # of whole networks: a DNN rounds once a layer

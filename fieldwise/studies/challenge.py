@@ -14,17 +14,17 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fieldwise import metrics
-from fieldwise.bundle import load
+from fieldwise.bundle.bundle import load
+from fieldwise.bundle.scoring import score
 from fieldwise.data.dataset import Dataset
-from fieldwise.data.prepare import prepare
+from fieldwise.data.encode.prepare import prepare
 from fieldwise.data.schema import Field, Schema
 from fieldwise.data.world import World
 from fieldwise.data.world.kinds import NUMERIC
-from fieldwise.scoring import score
+from fieldwise.evaluation import metrics
+from fieldwise.reporting.result_tables import Column
 from fieldwise.studies.sources import Source
 from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Study, Verdict, highest
-from fieldwise.tables import Column
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -110,7 +110,7 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise import plots
+    from fieldwise.reporting import plots
 
     kinds = {"shifted": "log_loss", "plain": "plain_loss"}
     points = {m: {kind: results.values(key, model=m) for kind, key in kinds.items()} for m in MODELS}

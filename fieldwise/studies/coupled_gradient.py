@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fieldwise import bundle
+from fieldwise.bundle import bundle
+from fieldwise.bundle.scoring import score
 from fieldwise.nn.model import Model
-from fieldwise.scoring import score
+from fieldwise.reporting.result_tables import Column, high, low
 from fieldwise.studies import sources
 from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Study, Verdict
-from fieldwise.tables import Column, high, low
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -93,7 +93,7 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise import plots
+    from fieldwise.reporting import plots
 
     points = {model: {"idle / active": results.values("relative", model=model)} for model in MODELS}
     return plots.panels({"Product of the fields that do not interact": points}, "relative to the active pairs")

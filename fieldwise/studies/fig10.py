@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from fieldwise.reporting.result_tables import Column
 from fieldwise.studies.study import Results, Row, Setup, Study, Verdict, lowest
-from fieldwise.tables import Column
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,7 +79,7 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise import plots
+    from fieldwise.reporting import plots
 
     series = {f"N = {size}": [results.mean("kl", N=size, drop=0.0, batch=b) for b in BATCHES] for size in SIZES}
     series |= {

@@ -43,7 +43,7 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise import plots
+    from fieldwise.reporting import plots
 
     series = {
         f"{m} {data}": (DIMS, [results.mean("auc", data=data, model=m, k=k) for k in DIMS])

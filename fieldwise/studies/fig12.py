@@ -57,7 +57,7 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise import plots
+    from fieldwise.reporting import plots
 
     series: dict[str, tuple[list[int], list[float]]] = {}
     for data in results.different("data"):

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fieldwise.online import rehearsal
+from fieldwise.experiments import rehearsal
 from fieldwise.studies.study import Results, Row, Setup, Study, Verdict
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise import plots
+    from fieldwise.reporting import plots
 
     days = results.different("day")
     names = {"improvement": "clicks", "expected": "by the truth", "oracle": "oracle"}

@@ -53,7 +53,7 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise import plots
+    from fieldwise.reporting import plots
 
     parts = {
         str(data): {m: {s: results.values("auc", data=data, model=m, start=s) for s in (RANDOM, FM)} for m in MODELS}

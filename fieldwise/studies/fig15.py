@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fieldwise.reporting.result_tables import Column
 from fieldwise.studies.gradients import Watched
 from fieldwise.studies.study import Results, Row, Setup, Study, Verdict, lowest
-from fieldwise.tables import Column
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -72,7 +72,7 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise import plots
+    from fieldwise.reporting import plots
 
     shares = [(point + 0.5) / POINTS for point in range(POINTS)]
     series = {f"eps {row['eps']:g}, {row['times']} g*": (shares, row["_curve"]) for row in results.where(seed=0).rows}

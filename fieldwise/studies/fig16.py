@@ -51,7 +51,7 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise import plots
+    from fieldwise.reporting import plots
 
     # Zero has no place on a logarithmic axis: it stands a step before the least.
     series = {}

@@ -46,7 +46,7 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise import plots
+    from fieldwise.reporting import plots
 
     points = {a: {n: results.values("auc", activation=a, norm=n) for n in NORMS} for a in ACTIVATIONS}
     return plots.panels({"FNN on Avazu's look-alike": points}, "Test AUC")

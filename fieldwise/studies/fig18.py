@@ -56,7 +56,7 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise import plots
+    from fieldwise.reporting import plots
 
     series = {
         f"{norm}, batch {batch}": (DROPS, [results.mean("auc", norm=norm, batch=batch, drop=d) for d in DROPS])

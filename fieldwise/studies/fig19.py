@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldwise import heat, metrics
-from fieldwise.bundle import load
+from fieldwise.bundle.bundle import load
 from fieldwise.data.dataset import Dataset
 from fieldwise.data.world import World
+from fieldwise.evaluation import heat, metrics
 from fieldwise.nn.model import Model
+from fieldwise.reporting.result_tables import Column
 from fieldwise.studies import lookalikes
 from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Study, Verdict, lowest
-from fieldwise.tables import Column
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -91,7 +91,7 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise import plots
+    from fieldwise.reporting import plots
 
     rows = results.where(seed=0).rows
     maps = {f"{row['model']}, {name}": np.array(row[f"_{name}"]) for name in MAPS for row in rows if f"_{name}" in row}

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from fieldwise.reporting.result_tables import Column, high
 from fieldwise.studies import sources
 from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Study, Verdict, lowest
-from fieldwise.tables import Column, high
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -137,7 +137,7 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise import plots
+    from fieldwise.reporting import plots
 
     series = {}
     for row in results.where(seed=0).rows:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from fieldwise.reporting.result_tables import Column
 from fieldwise.studies.gradients import Watched
 from fieldwise.studies.study import Results, Row, Setup, Study, Verdict
-from fieldwise.tables import Column
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,7 +79,7 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise import plots
+    from fieldwise.reporting import plots
 
     series = {}
     for row in results.where(seed=0).rows:

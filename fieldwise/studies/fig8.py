@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fieldwise.studies import adam
+from fieldwise.reporting.result_tables import Column
+from fieldwise.studies import one_gradient
 from fieldwise.studies.study import Results, Row, Setup, Study, Verdict
-from fieldwise.tables import Column
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,8 +29,8 @@ def compute(setup: Setup) -> list[Row]:
     rows = []
     for mode in ("textbook", "hat"):
         for eps in EPSILONS:
-            for t in adam.STEPS:
-                star, slope, level = adam.threshold(t, eps, mode)
+            for t in one_gradient.STEPS:
+                star, slope, level = one_gradient.threshold(t, eps, mode)
                 rows.append({"form": mode, "eps": eps, "t": t, "g_star": star, "slope": slope, "level": level})
     return rows
 
@@ -42,8 +42,8 @@ def claims(results: Results) -> list[Verdict]:
         (row,) = book.where(eps=1e-8, t=t).rows
         errors += [abs(row[key] / value - 1) for key, value in zip(("g_star", "slope", "level"), expected, strict=True)]
     in_t = [later / before - 1 for eps in EPSILONS for before, later in pairwise(book.values("g_star", eps=eps))]
-    in_eps = [before / later - 1 for t in adam.STEPS for before, later in pairwise(book.values("g_star", t=t))]
-    ranges = [adam.spread(results.values("g_star", form="hat", eps=eps)) for eps in EPSILONS]
+    in_eps = [before / later - 1 for t in one_gradient.STEPS for before, later in pairwise(book.values("g_star", t=t))]
+    ranges = [one_gradient.spread(results.values("g_star", form="hat", eps=eps)) for eps in EPSILONS]
     return [
         Verdict("g*, greatest slope and saturation are the derived ones to 1e-3", TOLERANCE - max(errors)),
         Verdict("g* grows with t (textbook form)", min(in_t)),
@@ -53,12 +53,12 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise import plots
+    from fieldwise.reporting import plots
 
     logs, epsilons = np.linspace(-16, 0, 60), np.linspace(-12, 0, 40)
     parts = {}
-    for t in adam.STEPS:
-        steps = np.stack([adam.moved(10**logs, t, float(10**eps))[0] for eps in epsilons])
+    for t in one_gradient.STEPS:
+        steps = np.stack([one_gradient.moved(10**logs, t, float(10**eps))[0] for eps in epsilons])
         parts[f"t = {t}"] = (*np.meshgrid(logs, epsilons), steps)
     return plots.surfaces(parts, ("log10 g", "log10 eps", "step / lr"))
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fieldwise.studies import adam
+from fieldwise.reporting.result_tables import Column
+from fieldwise.studies import one_gradient
 from fieldwise.studies.study import Results, Row, Setup, Study, Verdict
-from fieldwise.tables import Column
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,9 +25,9 @@ TOLERANCE = 5e-3
 
 def compute(setup: Setup) -> list[Row]:
     rows = []
-    for t in adam.STEPS:
-        steps = adam.moved(np.array([GRADIENT]), t, EPS, idle=WINDOW)[:, 0]
-        rest = adam.left_alone(GRADIENT, t, EPS, WINDOW)
+    for t in one_gradient.STEPS:
+        steps = one_gradient.moved(np.array([GRADIENT]), t, EPS, idle=WINDOW)[:, 0]
+        rest = one_gradient.left_alone(GRADIENT, t, EPS, WINDOW)
         times = steps.sum() / steps[0]
         facts = {"first": float(steps[0]), "total": float(steps.sum()), "times": float(times)}
         rows.append({"t": t, **facts, "sparse_rest": rest})
@@ -50,12 +50,12 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise import plots
+    from fieldwise.reporting import plots
 
     logs = np.linspace(-12, 0, 60)
     parts = {}
-    for t in adam.STEPS:
-        steps = adam.moved(10**logs, t, EPS, idle=WINDOW).cumsum(0)
+    for t in one_gradient.STEPS:
+        steps = one_gradient.moved(10**logs, t, EPS, idle=WINDOW).cumsum(0)
         parts[f"t = {t}"] = (*np.meshgrid(logs, np.arange(WINDOW + 1)), steps)
     return plots.surfaces(parts, ("log10 g", "T", "cumulated / lr"))
 

@@ -12,9 +12,9 @@ from fieldwise import models
 from fieldwise.data.dataset import Dataset
 from fieldwise.nn.model import Model
 from fieldwise.optim.make import make_optimizer
-from fieldwise.steps.plain import log_loss
 from fieldwise.studies import lookalikes
 from fieldwise.studies.study import Row, Setup
+from fieldwise.train.steps.plain import log_loss
 
 Watch = Callable[[int, Model, torch.Tensor, torch.Tensor], None]
 

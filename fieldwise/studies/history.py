@@ -12,12 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fieldwise.data.prepare import Split
+from fieldwise.data.encode.prepare import Split
 from fieldwise.data.schema import HistorySettings
+from fieldwise.reporting.result_tables import Column, high, low
 from fieldwise.studies import sources
 from fieldwise.studies.sources import CONTEXT, Source
 from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Study, Verdict, lowest
-from fieldwise.tables import Column, high, low
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -113,7 +113,7 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise import plots
+    from fieldwise.reporting import plots
 
     parts = {
         str(data): {

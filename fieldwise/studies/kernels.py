@@ -9,9 +9,9 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from fieldwise.reporting.result_tables import Column, high
 from fieldwise.studies import sources
 from fieldwise.studies.study import Case, Plan, Results, Setup, Study, Verdict, lowest
-from fieldwise.tables import Column, high
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,7 +49,7 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise import plots
+    from fieldwise.reporting import plots
 
     parts = {
         title: {kernel: {column: results.values(column, kernel=kernel)} for kernel in KERNELS}

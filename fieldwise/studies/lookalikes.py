@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from fieldwise.reporting.result_tables import Column, high, low
 from fieldwise.studies import sources
 from fieldwise.studies.chosen import CHOSEN
 from fieldwise.studies.sources import Source
 from fieldwise.studies.study import Case, Plan, Row, Setup
-from fieldwise.tables import Column, high, low
 
 SETS = ("criteo", "avazu", "ipinyou", "appstore")
 BASELINES = ("lr", "gbdt", "fm", "ffm", "ccpm", "fnn", "afm", "deepfm")

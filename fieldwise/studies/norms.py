@@ -9,9 +9,9 @@ from __future__ import annotations
 from statistics import pstdev
 from typing import TYPE_CHECKING
 
+from fieldwise.reporting.result_tables import Column, high
 from fieldwise.studies import sources
 from fieldwise.studies.study import Case, Plan, Results, Setup, Study, Verdict
-from fieldwise.tables import Column, high
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -59,7 +59,7 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise import plots
+    from fieldwise.reporting import plots
 
     return plots.panels({"PIN": {norm: {"AUC": results.values("auc", norm=norm)} for norm in NORMS}}, "Test AUC")
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fieldwise import tables
-from fieldwise.files import whole_file
+from fieldwise.config.files import whole_file
+from fieldwise.reporting import result_tables
 from fieldwise.studies import errata, registry
 from fieldwise.studies.study import SIZES, Study
 
@@ -89,7 +89,9 @@ def _section(study: Study, result: dict[str, Any] | None, figure: str) -> str:
                 command,
             ]
         )
-    table = tables.markdown(study.columns, tables.lines(result["rows"], study.columns), " ".join(study.keys))
+    table = result_tables.markdown(
+        study.columns, result_tables.lines(result["rows"], study.columns), " ".join(study.keys)
+    )
     parts.append(_folded(table) if len(result["rows"]) > LONG else table)
     if figure:
         parts.append(f"![{study.paper}]({figure})\n")

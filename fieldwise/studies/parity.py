@@ -18,9 +18,9 @@ import torch
 from fieldwise import models
 from fieldwise.data.schema import Layout
 from fieldwise.nn.model import Model
+from fieldwise.reporting.result_tables import Column, high
 from fieldwise.studies import sources
 from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Study, Verdict, highest, lowest
-from fieldwise.tables import Column, high
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -119,7 +119,7 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise import plots
+    from fieldwise.reporting import plots
 
     sizes = results.different("size")
     series = {

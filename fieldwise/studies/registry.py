@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-from fieldwise.errors import ConfigError, unknown
+from fieldwise.config.errors import ConfigError, unknown
 from fieldwise.studies.study import Study
 
 MODULES = {

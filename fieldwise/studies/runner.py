@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fieldwise import plots, tables
-from fieldwise.errors import ConfigError, TrainingError, unknown
-from fieldwise.files import whole_file
-from fieldwise.jobs import Job, run_all
-from fieldwise.progress import Watch
-from fieldwise.scoring import device_of
+from fieldwise.bundle.scoring import device_of
+from fieldwise.config.errors import ConfigError, TrainingError, unknown
+from fieldwise.config.files import whole_file
+from fieldwise.config.progress import Watch
+from fieldwise.experiments.jobs import Job, run_all
+from fieldwise.reporting import plots, result_tables
 from fieldwise.studies.study import SIZES, Case, Plan, Results, Row, Setup, Study
 
 # What every run reports, as columns that claims and tables may use.
@@ -132,7 +132,7 @@ def _written(study: Study, setup: Setup, runs: Results, folder: Path) -> dict[st
     results = Results(study.derive(runs)) if study.derive else runs
     rows = results.summed_up(study.keys, study.columns)
     verdicts = study.claims(results)
-    lines = tables.lines(rows, study.columns)
+    lines = result_tables.lines(rows, study.columns)
     failed = [
         f"{row['name']}: {row['failed']} of {row['seeds']} runs failed ({_why(results, study, row)})"
         for row in rows
@@ -140,7 +140,7 @@ def _written(study: Study, setup: Setup, runs: Results, folder: Path) -> dict[st
     ]
     said = [str(verdict) for verdict in verdicts]
     with whole_file(folder / "table.md") as file:
-        text = tables.markdown(study.columns, lines, " ".join(study.keys).capitalize())
+        text = result_tables.markdown(study.columns, lines, " ".join(study.keys).capitalize())
         file.write_text("\n".join([f"# {study.paper}\n\n{study.asks}\n", text, *failed, *said, ""]), encoding="utf-8")
     _write_csv(folder / "table.csv", rows)
     _write_csv(folder / "runs.csv", runs.rows)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from statistics import stdev
 from typing import TYPE_CHECKING
 
+from fieldwise.reporting.result_tables import Column, high
 from fieldwise.studies import sources
 from fieldwise.studies.study import Case, Plan, Results, Setup, Study, Verdict
-from fieldwise.tables import Column, high
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,7 +48,7 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise import plots
+    from fieldwise.reporting import plots
 
     points = {str(model): {"AUC": results.values("auc", model=model)} for model in results.different("model")}
     return plots.panels({"A point for each seed": points}, "Test AUC")

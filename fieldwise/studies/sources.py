@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from fieldwise.data.prepare import Split, prepare
+from fieldwise.data.encode.prepare import Split, prepare
 from fieldwise.data.schema import Field, HistorySettings, Schema
 from fieldwise.data.world import World
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
-from fieldwise.tables import Column
+from fieldwise.reporting.result_tables import Column
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

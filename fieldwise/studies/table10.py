@@ -18,9 +18,9 @@ from fieldwise import models
 from fieldwise.data.schema import Layout
 from fieldwise.nn.model import Model
 from fieldwise.optim.make import make_optimizer
-from fieldwise.steps.plain import log_loss
+from fieldwise.reporting.result_tables import Column
 from fieldwise.studies.study import Results, Row, Setup, Study, Verdict
-from fieldwise.tables import Column
+from fieldwise.train.steps.plain import log_loss
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -117,7 +117,7 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise import plots
+    from fieldwise.reporting import plots
 
     took = {str(row["model"]): {"ms for a step": [float(row["milliseconds"])]} for row in results.rows}
     size = {str(row["model"]): {"million parameters": [float(row["millions"])]} for row in results.rows}

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fieldwise.reporting.result_tables import Column, high
 from fieldwise.studies import sources
 from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Study, Verdict
-from fieldwise.tables import Column, high
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -84,7 +84,7 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise import plots
+    from fieldwise.reporting import plots
 
     form = results.different("form")[-1]
     own = results.where(form=form)

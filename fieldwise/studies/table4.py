@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 
 from fieldwise.data.world import World
+from fieldwise.reporting.result_tables import Column
 from fieldwise.studies import lookalikes
 from fieldwise.studies.study import Results, Row, Setup, Study, Verdict
-from fieldwise.tables import Column
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,7 +65,7 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise import plots
+    from fieldwise.reporting import plots
 
     names = ("rows", "categories", "positive")
     parts = {name: {str(row["data"]): {"": [float(row[name])]} for row in results.rows} for name in names}

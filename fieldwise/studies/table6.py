@@ -9,10 +9,10 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING
 
+from fieldwise.reporting.result_tables import Column
 from fieldwise.studies import lookalikes
 from fieldwise.studies.lookalikes import PNNS
 from fieldwise.studies.study import Plan, Results, Setup, Study, Verdict, highest, lowest, mostly
-from fieldwise.tables import Column
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,7 +50,7 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise import plots
+    from fieldwise.reporting import plots
 
     parts = {
         str(data): {str(m): {"AUC": results.values("auc", data=data, model=m)} for m in results.different("model")}

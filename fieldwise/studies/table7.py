@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fieldwise.reporting.result_tables import Column
 from fieldwise.studies import lookalikes
 from fieldwise.studies.study import Plan, Results, Setup, Study, Verdict
-from fieldwise.tables import Column
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,7 +50,7 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise import plots
+    from fieldwise.reporting import plots
 
     points = {m: {kind: results.values("auc", model=m, vectors=kind) for kind in KINDS} for m in MODELS}
     return plots.panels({"Avazu's look-alike": points}, "Test AUC")

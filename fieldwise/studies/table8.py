@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fieldwise.predictions import Predictions
-from fieldwise.significance import by_block, signed_rank
+from fieldwise.bundle.predictions import Predictions
+from fieldwise.evaluation.significance import by_block, signed_rank
+from fieldwise.reporting.result_tables import Column
 from fieldwise.studies import table6
 from fieldwise.studies.lookalikes import PNNS
 from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Study, Verdict, mostly
-from fieldwise.tables import Column
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -75,7 +75,7 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise import plots
+    from fieldwise.reporting import plots
 
     parts = {
         str(data): {

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fieldwise.reporting.result_tables import Column, high
 from fieldwise.studies import fig11, fig12, table6
 from fieldwise.studies.study import Plan, Results, Row, Setup, Study, Verdict, lowest, mostly
-from fieldwise.tables import Column, high
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,7 +57,7 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise import plots
+    from fieldwise.reporting import plots
 
     parts = {
         str(data): {

@@ -10,18 +10,19 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldwise import bundle, calibration, metrics
-from fieldwise.bundle import Bundle
-from fieldwise.config import Config, TrainSettings
+from fieldwise.bundle import bundle, calibration
+from fieldwise.bundle.bundle import Bundle
+from fieldwise.bundle.members import Blend, JoinedEncoder, JoinedIds
+from fieldwise.bundle.predictions import same_rows
+from fieldwise.bundle.scoring import device_of, in_batches
+from fieldwise.config.errors import BundleError, ConfigError
+from fieldwise.config.files import whole_folder
+from fieldwise.config.progress import Progress
+from fieldwise.config.settings import Config, TrainSettings
 from fieldwise.data.dataset import Dataset, Part
-from fieldwise.data.encoder import Encoder
-from fieldwise.errors import BundleError, ConfigError
-from fieldwise.files import whole_folder
-from fieldwise.members import Blend, JoinedEncoder, JoinedIds
-from fieldwise.predictions import same_rows
-from fieldwise.progress import Progress
-from fieldwise.runs import Run
-from fieldwise.scoring import device_of, in_batches
+from fieldwise.data.encode.encoder import Encoder
+from fieldwise.evaluation import metrics
+from fieldwise.train.runs import Run
 
 NAME = "blend"
 

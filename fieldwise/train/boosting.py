@@ -7,13 +7,13 @@ import time
 from dataclasses import fields
 from pathlib import Path
 
-from fieldwise import metrics
-from fieldwise.config import Config, TrainSettings
+from fieldwise.config.errors import ConfigError, TrainingError
+from fieldwise.config.progress import Progress
+from fieldwise.config.settings import Config, TrainSettings
 from fieldwise.data.dataset import Dataset
-from fieldwise.errors import ConfigError, TrainingError
-from fieldwise.progress import Progress
-from fieldwise.runs import Run
-from fieldwise.trees import Trees
+from fieldwise.evaluation import metrics
+from fieldwise.nn.trees import Trees
+from fieldwise.train.runs import Run
 
 # How many rounds lie between two lines of the log.
 LOG_ROUNDS = 10

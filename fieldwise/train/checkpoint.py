@@ -13,11 +13,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fieldwise import distributed
-from fieldwise.errors import BundleError
-from fieldwise.files import whole_file, whole_folder
+from fieldwise.bundle.scoring import Saved
+from fieldwise.config.errors import BundleError
+from fieldwise.config.files import whole_file, whole_folder
 from fieldwise.nn.model import Model
-from fieldwise.scoring import Saved
+from fieldwise.train import distributed
 
 
 class Store(ABC):

@@ -24,8 +24,8 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from fieldwise.errors import ConfigError, FieldwiseError, TrainingError, WorkerLost
-from fieldwise.scoring import Scorer, score
+from fieldwise.bundle.scoring import Scorer, score
+from fieldwise.config.errors import ConfigError, FieldwiseError, TrainingError, WorkerLost
 
 T = TypeVar("T")
 

@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from fieldwise import bundle
-from fieldwise.config import load_config
-from fieldwise.data.formats import as_table
-from fieldwise.data.prepare import Split, prepare
+from fieldwise.bundle import bundle
+from fieldwise.bundle.predictor import Predictor
+from fieldwise.config.errors import DataError
+from fieldwise.config.files import whole_folder
+from fieldwise.config.settings import load_config
+from fieldwise.data.encode.prepare import Split, prepare
+from fieldwise.data.read.formats import as_table
+from fieldwise.data.read.streams import CHUNK_ROWS
 from fieldwise.data.schema import Schema
-from fieldwise.data.streams import CHUNK_ROWS
-from fieldwise.errors import DataError
-from fieldwise.files import whole_folder
-from fieldwise.predictor import Predictor
-from fieldwise.train import train
+from fieldwise.train.loop import train
 
 WEIGHT = "__sample_weight__"
 

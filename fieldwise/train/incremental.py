@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fieldwise import bundle
-from fieldwise.bundle import Bundle
-from fieldwise.config import Config
-from fieldwise.data.encoder import Encoder
+from fieldwise.bundle import bundle
+from fieldwise.bundle.bundle import Bundle
+from fieldwise.config.errors import BundleError, ConfigError
+from fieldwise.config.settings import Config
+from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.schema import OTHER, Layout
-from fieldwise.errors import BundleError, ConfigError
 from fieldwise.nn.embedding import Table
 from fieldwise.nn.model import Model
 

@@ -22,28 +22,29 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fieldwise import bundle, checkpoint, distributed
-from fieldwise.boosting import Boosting
-from fieldwise.config import Config, TrainSettings
+from fieldwise.bundle import bundle
+from fieldwise.bundle.scoring import Saved, device_of, placed
+from fieldwise.config.errors import BundleError, ConfigError
+from fieldwise.config.options import check_names
+from fieldwise.config.progress import Progress
+from fieldwise.config.settings import Config, TrainSettings
 from fieldwise.data.batches import steps_per_epoch
 from fieldwise.data.dataset import Dataset
-from fieldwise.data.encoder import Encoder
-from fieldwise.errors import BundleError, ConfigError
-from fieldwise.incremental import check_same_ids, load_origin, take_weights
+from fieldwise.data.encode.encoder import Encoder
 from fieldwise.models import MODELS, named, options
 from fieldwise.nn.model import Model
+from fieldwise.nn.trees import Trees
 from fieldwise.optim import Average, RowOptimizer, averaged
-from fieldwise.options import check_names
-from fieldwise.pretrain import start_from
-from fieldwise.progress import Progress
-from fieldwise.runs import Run
-from fieldwise.scoring import Saved, device_of, placed
-from fieldwise.sharded.choice import tables_of
-from fieldwise.sharded.cut import Cut, refuse
-from fieldwise.sharded.cut import build as cut_model
-from fieldwise.sharded.store import CutStore
-from fieldwise.steps import make_step, optimizer_of, tables
-from fieldwise.trees import Trees
+from fieldwise.train import checkpoint, distributed
+from fieldwise.train.boosting import Boosting
+from fieldwise.train.incremental import check_same_ids, load_origin, take_weights
+from fieldwise.train.pretrain import start_from
+from fieldwise.train.runs import Run
+from fieldwise.train.sharded.placement import tables_of
+from fieldwise.train.sharded.sharded_model import Cut, refuse
+from fieldwise.train.sharded.sharded_model import build as cut_model
+from fieldwise.train.sharded.store import CutStore
+from fieldwise.train.steps import make_step, optimizer_of, tables
 
 # How often an epoch's loss is logged and shown.
 LOGS_PER_EPOCH = 10

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fieldwise.bundle import Bundle
-from fieldwise.data.encoder import Encoder
-from fieldwise.errors import ConfigError
+from fieldwise.bundle.bundle import Bundle
+from fieldwise.config.errors import ConfigError
+from fieldwise.data.encode.encoder import Encoder
 from fieldwise.nn.embedding import Embedding, Table
 from fieldwise.nn.model import Model
 

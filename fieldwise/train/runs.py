@@ -12,16 +12,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldwise import bundle, calibration, distributed, metrics
-from fieldwise.config import Config, config_from
+from fieldwise.bundle import bundle, calibration
+from fieldwise.bundle.predictions import Predictions
+from fieldwise.bundle.scoring import Saved, Scorer, score
+from fieldwise.config.errors import ConfigError, TrainingError
+from fieldwise.config.files import whole_file
+from fieldwise.config.progress import Progress as Progress
+from fieldwise.config.progress import Watch as Watch
+from fieldwise.config.settings import Config, config_from
 from fieldwise.data.dataset import Dataset, Part
-from fieldwise.errors import ConfigError, TrainingError
-from fieldwise.explain import pair_strength
-from fieldwise.files import whole_file
-from fieldwise.predictions import Predictions
-from fieldwise.progress import Progress as Progress
-from fieldwise.progress import Watch as Watch
-from fieldwise.scoring import Saved, Scorer, score
+from fieldwise.evaluation import metrics
+from fieldwise.evaluation.explain import pair_strength
+from fieldwise.train import distributed
 
 
 class Run(ABC):

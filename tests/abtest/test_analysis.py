@@ -7,9 +7,9 @@ import pytest
 from scipy import stats
 
 from fieldwise import cli
-from fieldwise.online.abtest import Sums, compare, report, sample_ratio
-from fieldwise.online.log import DAY, Event, EventLog, Impression
-from fieldwise.online.router import Router
+from fieldwise.abtest.analysis import Sums, compare, report, sample_ratio
+from fieldwise.abtest.event_log import DAY, Event, EventLog, Impression
+from fieldwise.abtest.router import Router
 
 
 def sums_of(n, c):

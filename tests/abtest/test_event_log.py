@@ -5,13 +5,13 @@ import time
 
 import pytest
 
-from fieldwise.errors import DataError
-from fieldwise.online import log as logs
-from fieldwise.online import tables
-from fieldwise.online.abtest import report
-from fieldwise.online.follow import Closer
-from fieldwise.online.log import BusyError, Event, EventLog, Impression, UnknownRequestError
-from fieldwise.online.replay import tables_of
+from fieldwise.abtest import event_log as logs
+from fieldwise.abtest import event_tables
+from fieldwise.abtest.analysis import report
+from fieldwise.abtest.event_log import BusyError, Event, EventLog, Impression, UnknownRequestError
+from fieldwise.config.errors import DataError
+from fieldwise.serving.history_follower import Closer
+from fieldwise.serving.replay import tables_of
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_a_response_is_in_the_file_once_it_is_acknowledged(log, tmp_path):
     shown(log, "r", [{"item": "x"}, {"item": "y"}])
     assert log.respond(Event("r", 1, 1)).result(5) is True
     # Another connection, as another process has it.
-    other = tables.connect(str(tmp_path / "log.sqlite"), writing=False)
+    other = event_tables.connect(str(tmp_path / "log.sqlite"), writing=False)
     (outcome,) = logs.read_outcomes(other, 0, 10)
     assert (outcome.row, outcome.label, outcome.place) == ({"user": "u", "item": "y"}, 1, 1)
     with other.connect() as connection:
@@ -91,7 +91,7 @@ def test_a_database_that_is_away_is_told_and_what_was_shown_is_kept(log, monkeyp
         raise OSError("gone")
 
     with monkeypatch.context() as patched:
-        patched.setattr(tables, "locked", away)
+        patched.setattr(event_tables, "locked", away)
         shown(log, "r", [{}])
         with pytest.raises(BusyError, match="gone"):
             log.respond(Event("r", 0, 1)).result(5)

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldwise.errors import ConfigError
-from fieldwise.online.router import Router
+from fieldwise.abtest.router import Router
+from fieldwise.config.errors import ConfigError
 
 
 def test_shares_are_kept_and_units_stick():

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
-from fieldwise import calibration, metrics
-from fieldwise.errors import ConfigError
+from fieldwise.bundle import calibration
+from fieldwise.config.errors import ConfigError
+from fieldwise.evaluation import metrics
 
 
 @pytest.fixture

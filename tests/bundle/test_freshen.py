@@ -13,15 +13,15 @@ import pyarrow.csv as pacsv
 import pytest
 
 from fieldwise import cli
-from fieldwise.blend import blend
-from fieldwise.config import load_config
+from fieldwise.bundle.predictor import Predictor
+from fieldwise.config.settings import load_config
 from fieldwise.data.dataset import Dataset
-from fieldwise.data.encoder import Encoder
-from fieldwise.data.following import follow
-from fieldwise.data.prepare import Split, prepare
+from fieldwise.data.encode.encoder import Encoder
+from fieldwise.data.encode.later_rows import follow
+from fieldwise.data.encode.prepare import Split, prepare
 from fieldwise.data.schema import Field, HistorySettings, Schema
-from fieldwise.predictor import Predictor
-from fieldwise.train import train
+from fieldwise.train.blend import blend
+from fieldwise.train.loop import train
 
 ROWS, FIRST, LAST = 900, 500, 700
 KEYS = ("user", "item", "user*item", "price")

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from fieldwise import gpu_scores
+from fieldwise.bundle import gpu_scores
+from fieldwise.bundle.scoring import placed, score
 from fieldwise.data.schema import Layout
 from fieldwise.models import build
-from fieldwise.scoring import placed, score
 
 LAYOUT = Layout.of([5, 7, 3])
 OPTIONS = {"lr": {}, "fm": {"dim": 4}, "deepfm": {"dim": 4, "hidden": (8, 8), "dropout": 0.5}}

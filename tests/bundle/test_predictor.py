@@ -6,12 +6,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fieldwise import cli, metrics
-from fieldwise.data import formats
+from fieldwise import cli
+from fieldwise.bundle.predictor import Predictor
+from fieldwise.config.errors import DataError
 from fieldwise.data.dataset import Dataset
-from fieldwise.data.prepare import prepare
-from fieldwise.errors import DataError
-from fieldwise.predictor import Predictor
+from fieldwise.data.encode.prepare import prepare
+from fieldwise.data.read import formats
+from fieldwise.evaluation import metrics
 
 
 @pytest.fixture

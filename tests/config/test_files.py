@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fieldwise.errors import FieldwiseError
-from fieldwise.files import whole_file, whole_folder
+from fieldwise.config.errors import FieldwiseError
+from fieldwise.config.files import whole_file, whole_folder
 
 
 def names(folder: Path) -> list[str]:

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from fieldwise.memory import keep_freed_memory
+from fieldwise.config.memory import keep_freed_memory
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc alone can")

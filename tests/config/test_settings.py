@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fieldwise.config import Config, TrainSettings, coerce, load_config, parse_value
-from fieldwise.errors import ConfigError
+from fieldwise.config.errors import ConfigError
+from fieldwise.config.settings import Config, TrainSettings, coerce, load_config, parse_value
 
 
 def recipe(folder: Path, text: str) -> Path:

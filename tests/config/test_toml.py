@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldwise.toml import dumps
+from fieldwise.config.toml import dumps
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=10)
 PLAIN = st.one_of(TEXT, st.integers(-(2**63), 2**63 - 1), st.booleans(), st.floats(allow_nan=False))

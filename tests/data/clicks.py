@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fieldwise.data.prepare import prepare
+from fieldwise.data.encode.prepare import prepare
 
 ROWS = 1200
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fieldwise.config.errors import BundleError, ConfigError, FieldwiseError
 from fieldwise.data.dataset import Dataset, array_file
-from fieldwise.errors import BundleError, ConfigError, FieldwiseError
 from tests.conftest import ROWS, Trained
 
 

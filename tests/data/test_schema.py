@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fieldwise.config.errors import ConfigError
 from fieldwise.data.schema import BUCKETS, Field, Layout, Schema
-from fieldwise.errors import ConfigError
 
 NAMES = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=8)
 NUMBERS = st.floats(allow_nan=False)

@@ -12,17 +12,18 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pytest
 
-from fieldwise import cli, drift, metrics
-from fieldwise.blend import blend
-from fieldwise.config import load_config
-from fieldwise.data.encoder import Encoder
-from fieldwise.data.prepare import Split, prepare
+from fieldwise import cli
+from fieldwise.bundle.predictor import Predictor
+from fieldwise.config.errors import ConfigError, DataError
+from fieldwise.config.settings import load_config
+from fieldwise.data.encode.encoder import Encoder
+from fieldwise.data.encode.prepare import Split, prepare
 from fieldwise.data.schema import HistorySettings, Schema
 from fieldwise.data.world import World
-from fieldwise.drift import Question
-from fieldwise.errors import ConfigError, DataError
-from fieldwise.predictor import Predictor
-from fieldwise.train import train
+from fieldwise.evaluation import drift, metrics
+from fieldwise.evaluation.drift import Question
+from fieldwise.train.blend import blend
+from fieldwise.train.loop import train
 
 HISTORY = HistorySettings(("user", "user*item"), time="stamp")
 

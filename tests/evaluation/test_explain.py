@@ -9,9 +9,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from fieldwise import explain, models
+from fieldwise import models
 from fieldwise.data.schema import Layout
-from fieldwise.explain import pair_strength
+from fieldwise.evaluation import explain
+from fieldwise.evaluation.explain import pair_strength
 
 LAYOUT = Layout((5, 4, 7, 3), (1, 3, 1, 1))
 

@@ -3,9 +3,9 @@ import pytest
 from sklearn.metrics import log_loss as reference_log_loss
 from sklearn.metrics import roc_auc_score
 
-from fieldwise import metrics
-from fieldwise.errors import DataError
-from fieldwise.ranking import Ranking
+from fieldwise.config.errors import DataError
+from fieldwise.evaluation import metrics
+from fieldwise.evaluation.ranking import Ranking
 
 
 @pytest.fixture

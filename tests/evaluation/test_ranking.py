@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from fieldwise import metrics, ranking
-from fieldwise.ranking import Ranking
+from fieldwise.evaluation import metrics, ranking
+from fieldwise.evaluation.ranking import Ranking
 
 ROWS = some.lists(
     some.tuples(some.booleans(), some.integers(0, 6), some.floats(0, 4, width=32)), min_size=1, max_size=30

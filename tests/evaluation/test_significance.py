@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata
 
-from fieldwise import cli, metrics
-from fieldwise.config import load_config
-from fieldwise.data.prepare import prepare
+from fieldwise import cli
+from fieldwise.bundle.predictions import FILE, Predictions
+from fieldwise.config.errors import BundleError, ConfigError, FieldwiseError
+from fieldwise.config.settings import load_config
+from fieldwise.data.encode.prepare import prepare
 from fieldwise.data.world import World
-from fieldwise.errors import BundleError, ConfigError, FieldwiseError
-from fieldwise.predictions import FILE, Predictions
-from fieldwise.report import differences, write_report
-from fieldwise.significance import by_block, compare_pairs, sentences, signed_rank
-from fieldwise.train import train
+from fieldwise.evaluation import metrics
+from fieldwise.evaluation.significance import by_block, compare_pairs, sentences, signed_rank
+from fieldwise.reporting.report import differences, write_report
+from fieldwise.train.loop import train
 
 
 def enumerated(gains):

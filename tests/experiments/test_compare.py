@@ -12,15 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fieldwise import cli, compare, lineup
+from fieldwise import cli
+from fieldwise.bundle.predictions import Predictions
+from fieldwise.bundle.predictor import Predictor
+from fieldwise.config.errors import ConfigError
 from fieldwise.data.dataset import Dataset
-from fieldwise.data.prepare import Split, prepare
+from fieldwise.data.encode.prepare import Split, prepare
 from fieldwise.data.world import World
-from fieldwise.errors import ConfigError
+from fieldwise.evaluation.significance import compare_pairs
+from fieldwise.experiments import compare, entrants
 from fieldwise.models import registry
-from fieldwise.predictions import Predictions
-from fieldwise.predictor import Predictor
-from fieldwise.significance import compare_pairs
 
 RECIPES = {
     "lr": "[train]\nepochs = 2\n",
@@ -211,16 +212,16 @@ def test_what_fails_all_models_alike_is_said_once(tmp_path, capsys):
 
 
 def test_trees_are_left_out_where_xgboost_is_missing(monkeypatch):
-    found, notes = lineup.entrants("lr,fm,lr", Path("data"))
+    found, notes = entrants.entrants("lr,fm,lr", Path("data"))
     assert ([entrant.name for entrant in found], notes) == (["lr", "fm"], [])
-    monkeypatch.setattr(lineup.importlib.util, "find_spec", lambda name: None)
-    found, notes = lineup.entrants("all", Path("data"))
+    monkeypatch.setattr(entrants.importlib.util, "find_spec", lambda name: None)
+    found, notes = entrants.entrants("all", Path("data"))
     assert {entrant.name for entrant in found} == set(registry()) - {"gbdt"}
     assert [note.split(":")[0] for note in notes] == ["gbdt is left out"]
 
 
 def test_without_a_baseline_or_with_one_seed_there_is_less_to_say(data, recipes, tmp_path):
-    found = compare.compare(lineup.entrants("kfm", data)[0], data, tmp_path / "out", 1, recipes, "cpu")
+    found = compare.compare(entrants.entrants("kfm", data)[0], data, tmp_path / "out", 1, recipes, "cpu")
     assert (found["baseline"], found["models"][0]["verdict"], found["models"][0]["log_loss_sd"]) == ("", None, None)
     table = (tmp_path / "out" / "table.md").read_text()
     assert "Against" not in table
@@ -263,7 +264,7 @@ def test_the_usual_models_read_rates_where_they_are_and_the_best_predicts(recipe
     log = World("demo").log(2000).table
     data, out = tmp_path / "clicks", tmp_path / "out"
     prepare({"train": lambda: iter([log])}, data, "click", with_rates=True)
-    found, _ = lineup.entrants("", data)
+    found, _ = entrants.entrants("", data)
     assert [(entrant.name, entrant.data) for entrant in found] == [
         ("gbdt-rates", data / "rates"),
         ("gbdt-order", data / "order"),
@@ -329,9 +330,9 @@ def test_members_that_weigh_nothing_are_not_trained_again(data_to_refit, tmp_pat
     ]
     (tmp_path / "best").mkdir()
     (tmp_path / "best" / "report.json").write_text(json.dumps({"members": members}))
-    assert lineup._runs(tmp_path / "best") == [tmp_path / "fm" / "seed0"]
-    jobs = [lineup._entrant(name, data_to_refit).job(0, tmp_path, None, "") for name in ("fm", "lr-rates")]
-    more = lineup.again({"runs": ["lr-rates/seed0"]}, jobs, data_to_refit, tmp_path)
+    assert entrants._runs(tmp_path / "best") == [tmp_path / "fm" / "seed0"]
+    jobs = [entrants._entrant(name, data_to_refit).job(0, tmp_path, None, "") for name in ("fm", "lr-rates")]
+    more = entrants.again({"runs": ["lr-rates/seed0"]}, jobs, data_to_refit, tmp_path)
     assert [(job.data, job.out) for job in more] == [
         (data_to_refit / "refit" / "rates", tmp_path / "refit" / "lr-rates" / "seed0")
     ]
@@ -364,6 +365,6 @@ def test_one_run_is_the_best_by_itself(data, recipes, tmp_path, capsys):
 
 
 def test_rates_that_are_not_there(data, capsys, tmp_path):
-    assert [entrant.name for entrant in lineup.entrants("", data)[0]] == ["gbdt", "lr", "fnn", "fm", "ipnn"]
+    assert [entrant.name for entrant in entrants.entrants("", data)[0]] == ["gbdt", "lr", "fnn", "fm", "ipnn"]
     assert run("compare", data, "--models", "lr-rates", "--out", tmp_path / "out") == 2
     assert "'lr-rates' reads the folder" in capsys.readouterr().err

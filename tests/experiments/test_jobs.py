@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fieldwise import jobs
-from fieldwise.errors import ConfigError
-from fieldwise.jobs import Board, Job, run_all
-from fieldwise.progress import Watch
+from fieldwise.config.errors import ConfigError
+from fieldwise.config.progress import Watch
+from fieldwise.experiments import jobs
+from fieldwise.experiments.jobs import Board, Job, run_all
 
 
 @dataclass(frozen=True)

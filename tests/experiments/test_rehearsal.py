@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fieldwise.abtest.analysis import report
+from fieldwise.config.errors import ConfigError
 from fieldwise.data.world import World
-from fieldwise.errors import ConfigError
-from fieldwise.online.abtest import report
-from fieldwise.online.rehearsal import CHALLENGER, INCUMBENT, Plan, Tally, _day_row, rehearse, slates_of, verdicts
+from fieldwise.experiments.rehearsal import CHALLENGER, INCUMBENT, Plan, Tally, _day_row, rehearse, slates_of, verdicts
 
 PLAN = Plan(days=2, incumbent_days=2, challenger_days=1, rows=300, requests=40, candidates=6, top=2, rate=0.3)
 

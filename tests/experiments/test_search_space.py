@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from fieldwise import models
-from fieldwise.config import TrainSettings, load_config
+from fieldwise.config.errors import ConfigError
+from fieldwise.config.settings import TrainSettings, load_config
 from fieldwise.data.schema import Layout
-from fieldwise.errors import ConfigError
-from fieldwise.space import Between, OneOf, apply, search_space
-from fieldwise.train import resolve
-from fieldwise.tune import point_of
+from fieldwise.experiments.search_space import Between, OneOf, apply, search_space
+from fieldwise.experiments.tune import point_of
+from fieldwise.train.loop import resolve
 
 LAYOUT = Layout((50, 7, 900, 12), (1, 1, 3, 1), (1,))
 ROWS = 40_000

@@ -15,16 +15,17 @@ import numpy as np
 import pytest
 import torch
 
-from fieldwise import cli, console
-from fieldwise import tune as room
-from fieldwise.config import load_config
-from fieldwise.console import TuningBar
+from fieldwise import cli
+from fieldwise.config.errors import TrainingError
+from fieldwise.config.settings import load_config
 from fieldwise.data.dataset import Dataset
-from fieldwise.data.prepare import Split, prepare
+from fieldwise.data.encode.prepare import Split, prepare
 from fieldwise.data.world import World
-from fieldwise.errors import TrainingError
-from fieldwise.train import train
-from fieldwise.tune import Search, tune
+from fieldwise.experiments import tune as room
+from fieldwise.experiments.tune import Search, tune
+from fieldwise.reporting import console
+from fieldwise.reporting.console import TuningBar
+from fieldwise.train.loop import train
 
 FAST = {"model.name": "fm", "train.epochs": 2, "train.batch_size": 100}
 HELD = list(FAST)[1:]

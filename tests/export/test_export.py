@@ -11,11 +11,12 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from fieldwise import bundle, cli, models
-from fieldwise.errors import BundleError, ConfigError, FieldwiseError
-from fieldwise.online.engine import Engine
-from fieldwise.online.export import export
-from tests.online.conftest import Prepared, log
+from fieldwise import cli, models
+from fieldwise.bundle import bundle
+from fieldwise.config.errors import BundleError, ConfigError, FieldwiseError
+from fieldwise.export.export import export
+from fieldwise.serving.engine import Engine
+from tests.serving.conftest import Prepared, log
 
 
 def run(*arguments: Any) -> int:
@@ -42,7 +43,7 @@ def test_the_model_is_for_onnxruntime_alone(name: str, tables: str, everything: 
 
 
 def _table(rows: list[dict[str, Any]]) -> Any:
-    from fieldwise.data.formats import as_table
+    from fieldwise.data.read.formats import as_table
 
     return as_table(rows)
 

@@ -10,14 +10,15 @@ import pytest
 import torch
 
 from fieldwise import models
+from fieldwise.config.errors import ConfigError
 from fieldwise.data.schema import Layout
-from fieldwise.errors import ConfigError
-from fieldwise.metrics import sigmoid
+from fieldwise.evaluation.metrics import sigmoid
+from fieldwise.export import convert, network
+from fieldwise.graphs import plain_parts
 from fieldwise.nn.classifiers import DNN, Layers
 from fieldwise.nn.embedding import Embedding
-from fieldwise.nn.interactions import Concat, Flatten, Interaction, KernelSum
 from fieldwise.nn.model import Branch, Model
-from fieldwise.online import convert, network, parts
+from fieldwise.parts.interactions import Concat, Flatten, Interaction, KernelSum
 from tests.test_contract import drawn_ids, made
 
 LAYOUTS = {"plain": Layout.of((5, 7, 4, 3)), "mixed": Layout((5, 7, 4, 6, 5), (1, 3, 1, 2, 1), (3, 4))}
@@ -135,7 +136,7 @@ def test_smaller_tables_are_near_and_smaller(tables: str, near: float) -> None:
 
 
 def test_an_int8_row_is_within_half_a_step() -> None:
-    from fieldwise.online.quantize import stored_table
+    from fieldwise.export.quantize import stored_table
 
     weight = np.random.default_rng(0).normal(size=(20, 6)).astype(np.float32)
     weight[3] = 0
@@ -150,8 +151,8 @@ def test_an_int8_row_is_within_half_a_step() -> None:
 def test_parts_come_back_from_a_folder(tmp_path: Any) -> None:
     layout = LAYOUTS["mixed"]
     described = convert.network(drawn("pin", layout, True), layout)
-    parts.save(described, tmp_path)
-    back = parts.load(tmp_path)
+    plain_parts.save(described, tmp_path)
+    back = plain_parts.load(tmp_path)
     for (path, one), (other_path, other) in zip(described.walk(), back.walk(), strict=True):
         assert (path, one.kind, one.settings) == (other_path, other.kind, other.settings)
         assert list(one.arrays) == list(other.arrays)
@@ -177,5 +178,5 @@ def test_a_part_without_a_graph_says_where_to_add_it() -> None:
     class New(Interaction):
         width = 1
 
-    with pytest.raises(ConfigError, match=r"no ONNX form of New; add one to online/convert.py"):
+    with pytest.raises(ConfigError, match=r"no ONNX form of New; add one to export/convert.py"):
         convert.interaction(New())

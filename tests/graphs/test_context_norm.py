@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fieldwise.online.graph import Graph
-from fieldwise.online.signs import RowNorm, next_layer
-from tests.online.test_network import session
+from fieldwise.graphs.context_norm import RowNorm, next_layer
+from fieldwise.graphs.graph import Graph
+from tests.export.test_network import session
 
 PAIRS, WIDTH, OUTPUTS = 6, 8, 3
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from fieldwise.kernels import gpu
-from fieldwise.nn.interactions import KernelProduct
-from fieldwise.nn.micro import MicroNetwork
+from fieldwise.loops import gpu
+from fieldwise.parts.interactions import KernelProduct
+from fieldwise.parts.micro.formula import MicroNetwork
 
 H200 = 232_448  # bytes; NIFM with vectors of 64 asked for 262,144 there
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from numba import njit
 
-from fieldwise.instructions import pointer
-from fieldwise.kernels import halves
-from fieldwise.kernels.tiles import added_product, product
+from fieldwise.loops import halves
+from fieldwise.loops.instructions import pointer
+from fieldwise.loops.tiles import added_product, product
 
 pytestmark = pytest.mark.skipif(not halves.available(), reason="this processor has no avx512_bf16")
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fieldwise.kernels import rows
+from fieldwise.loops import running
 from fieldwise.optim import make_optimizer
 
 pytest.importorskip("numba")
@@ -11,7 +11,7 @@ pytest.importorskip("numba")
 
 def steps(dtype, compiled, monkeypatch, threads=1, dim=7, **settings):
     """The table and its state after steps with duplicates, gaps and untouched rows."""
-    monkeypatch.setattr(rows, "available", rows.available if compiled else lambda *tensors: False)
+    monkeypatch.setattr(running, "available", running.available if compiled else lambda *tensors: False)
     random = torch.Generator().manual_seed(0)
     table = torch.randn(5000, dim, dtype=dtype, generator=random).requires_grad_()
     optimizer = make_optimizer("adam", [table], lr=0.01, **settings)
@@ -45,8 +45,8 @@ def test_threads_change_nothing(monkeypatch):
 def test_gaps_beyond_the_table_of_powers(monkeypatch):
     """A row that comes back after thousands of steps decays by beta^gap all the same."""
     found = []
-    for available in (rows.available, lambda *tensors: False):
-        monkeypatch.setattr(rows, "available", available)
+    for available in (running.available, lambda *tensors: False):
+        monkeypatch.setattr(running, "available", available)
         table = torch.ones(3, 2, dtype=torch.float64).requires_grad_()
         optimizer = make_optimizer("adam", [table], lr=0.1)
         for step in (0, 5000):
@@ -60,17 +60,17 @@ def test_gaps_beyond_the_table_of_powers(monkeypatch):
 
 def test_what_it_does_not_take_goes_the_plain_way():
     good = torch.zeros(4, 2)
-    assert rows.available(good)
-    assert not rows.available(good.half())
-    assert not rows.available(good.T)
-    assert not rows.available(good, good.double())
+    assert running.available(good)
+    assert not running.available(good.half())
+    assert not running.available(good.T)
+    assert not running.available(good, good.double())
 
 
 @pytest.mark.parametrize("openmp", [True, False])
 def test_each_part_is_done_once_and_errors_come_back(monkeypatch, openmp):
     if not openmp:
-        monkeypatch.setattr(rows, "_openmp", lambda: None)
-    found = rows.on_threads(lambda low, high, thread: (thread, list(range(low, high))), 10, 3)
+        monkeypatch.setattr(running, "_openmp", lambda: None)
+    found = running.on_threads(lambda low, high, thread: (thread, list(range(low, high))), 10, 3)
     assert [thread for thread, _ in found] == [0, 1, 2]
     assert [place for _, part in found for place in part] == list(range(10))
 
@@ -79,4 +79,4 @@ def test_each_part_is_done_once_and_errors_come_back(monkeypatch, openmp):
             raise ValueError(f"part {thread}")
 
     with pytest.raises(ValueError, match="part 1"):
-        rows.on_threads(failing, 10, 2)
+        running.on_threads(failing, 10, 2)

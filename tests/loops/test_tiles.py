@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numba import njit
 
-from fieldwise.instructions import keep, pointer
-from fieldwise.kernels.tiles import added_product, product
+from fieldwise.loops.instructions import keep, pointer
+from fieldwise.loops.tiles import added_product, product
 
 
 @njit

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.kernels.interpreter import in_interpreter
+from tests.parts.interpreter import in_interpreter
 
 MICRO = [(True, "fused", 3), (False, "fused-per-pair", 1), (True, "fused-per-pair", 2), (False, "fused", 1)]
 
@@ -28,7 +28,7 @@ def compare(make):
     """Features and all gradients of a part in float32 by the kernel, and in float64 without."""
     import torch
 
-    from tests.nn.drawn import drawn
+    from tests.parts.drawn import drawn
 
     torch.manual_seed(0)
     fast = drawn(make()).float()
@@ -48,7 +48,7 @@ def compare(make):
 
 
 def check_micro(product, norm, out):
-    from fieldwise.nn.micro import MicroNetwork
+    from fieldwise.parts.micro.formula import MicroNetwork
 
     compare(lambda: MicroNetwork([5] * 4, (6, out), product, norm, last_norm=out > 1))
 
@@ -57,8 +57,8 @@ def check_padded():
     import torch
 
     from fieldwise.nn.classifiers import DNN, Layers
-    from fieldwise.nn.micro import MicroNetwork
     from fieldwise.nn.model import Branch
+    from fieldwise.parts.micro.formula import MicroNetwork
 
     network = MicroNetwork([5] * 4, (6, 3), padded=True)
     assert network(torch.randn(2, 4, 5)).shape == (2, 24)
@@ -66,7 +66,7 @@ def check_padded():
 
 
 def check_kernels():
-    from fieldwise.nn.interactions import KernelProduct
+    from fieldwise.parts.interactions import KernelProduct
 
     compare(lambda: KernelProduct([5] * 4, "mat", "uniform"))
 
@@ -75,7 +75,7 @@ def check_rows():
     import torch
     from torch.nn import functional
 
-    from fieldwise.kernels.triton_rows import Rows
+    from fieldwise.loops.triton_rows import Rows
 
     tables, offsets = [torch.randn(30, dim, requires_grad=True) for dim in (5, 1)], torch.tensor([0, 10, 25])
     ids = torch.randint(0, 5, (40, 3), dtype=torch.int32)

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from fieldwise.errors import ConfigError
+from fieldwise.config.errors import ConfigError
 from fieldwise.nn.classifiers import DNN, NORMS, Layers, Sum
-from tests.nn import slow
-from tests.nn.drawn import drawn, gradients_hold, numbers
+from tests.parts import slow
+from tests.parts.drawn import drawn, gradients_hold, numbers
 
 B, H = 6, 5
 EVERY = list(itertools.product(NORMS, ["relu", "elu", "selu", "tanh"]))

@@ -8,10 +8,10 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fieldwise import models
 from fieldwise.data.schema import Layout
-from fieldwise.explain import pair_strength
+from fieldwise.evaluation.explain import pair_strength
 from fieldwise.nn.crosses import PairTable, mixed
 from fieldwise.optim import Adam
-from tests.nn import slow
+from tests.parts import slow
 
 LARGEST = 2**31 - 1
 

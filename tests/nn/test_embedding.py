@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
+from fieldwise.config.errors import ConfigError
 from fieldwise.data.schema import Layout
-from fieldwise.errors import ConfigError
-from fieldwise.nn.embedding import Embedding, Linear, Packed, Table, Vectors
-from tests.nn import slow
-from tests.nn.drawn import numbers
+from fieldwise.nn.embedding import Embedding, Linear, Table, Vectors
+from fieldwise.parts.weights import Packed
+from tests.parts import slow
+from tests.parts.drawn import numbers
 
 PLAIN = Layout.of((3, 5, 4))
 SETS = Layout((3, 5, 4, 6), (1, 3, 1, 2))

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from fieldwise.config import Config, TrainSettings
+from fieldwise.config.settings import Config, TrainSettings
 from fieldwise.data.schema import Layout
 from fieldwise.models import build
 from fieldwise.nn.model import Model
-from fieldwise.nn.shallow import ROWS_PER_THREAD, scores
-from fieldwise.steps import ShallowStep
+from fieldwise.nn.shallow_scores import ROWS_PER_THREAD, scores
+from fieldwise.train.steps import ShallowStep
 
 LAYOUT = Layout.of([40, 30, 2, 25])
 MODELS: list[tuple[str, dict[str, Any]]] = [

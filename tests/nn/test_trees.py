@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from fieldwise import Classifier, Predictor, cli, models
-from fieldwise.config import load_config
-from fieldwise.data import formats
+from fieldwise.bundle.predictions import FILE
+from fieldwise.config.errors import BundleError, ConfigError, FieldwiseError, TrainingError
+from fieldwise.config.settings import load_config
 from fieldwise.data.dataset import Dataset, Part
-from fieldwise.data.prepare import prepare
+from fieldwise.data.encode.prepare import prepare
+from fieldwise.data.read import formats
 from fieldwise.data.schema import Field, Layout, Schema
 from fieldwise.data.world import World
-from fieldwise.errors import BundleError, ConfigError, FieldwiseError, TrainingError
-from fieldwise.predictions import FILE
-from fieldwise.train import Progress, train
+from fieldwise.train.loop import Progress, train
 
 FAST = {"rounds": 30, "depth": 3, "lr": 0.3, "threads": 1}
 # A category, a number and a set of up to three members.

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from fieldwise.errors import ConfigError
+from fieldwise.config.errors import ConfigError
 from fieldwise.optim import AdaGrad
 from tests.optim.batches import D, N, backward, batches, dense, distance_on_dense_gradients, table
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fieldwise.errors import ConfigError
+from fieldwise.config.errors import ConfigError
 from fieldwise.optim import Adam
 from tests.optim.batches import D, N, backward, batches, dense, sparse, table
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fieldwise.errors import ConfigError
+from fieldwise.config.errors import ConfigError
 from fieldwise.optim import Average, averaged
 from fieldwise.optim.average import UPDATES_PER_EPOCH
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from fieldwise.errors import ConfigError
+from fieldwise.config.errors import ConfigError
 from fieldwise.optim import SGD, clip
 from tests.optim.batches import backward, batches, dense, table
 

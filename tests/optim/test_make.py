@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fieldwise.errors import ConfigError
+from fieldwise.config.errors import ConfigError
 from fieldwise.optim import FTRL, OPTIMIZERS, SGD, AdaGrad, Adam, make_optimizer
 from tests.optim.batches import table
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fieldwise.errors import ConfigError
+from fieldwise.config.errors import ConfigError
 from fieldwise.optim import SGD
 from tests.optim.batches import N, backward, batches, dense, distance_on_dense_gradients, table
 

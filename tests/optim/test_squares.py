@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fieldwise.nn.squares import square_sum
+from fieldwise.optim.squares import square_sum
 
 
 @pytest.mark.parametrize("shape", [(), (7,), (5, 3, 4)])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.kernels.interpreter import in_interpreter
+from tests.parts.interpreter import in_interpreter
 
 CASES = [([20], "paper"), ([1], "paper"), ([37], "lazy"), ([20, 1], "paper")]
 
@@ -23,8 +23,8 @@ def test_a_models_tables_move_together_and_their_state_can_be_saved():
 
 def moved(dims, mode, steps, seed=0):
     """Tables after some steps with many duplicate ids, by the kernel and by plain PyTorch in float64."""
-    from fieldwise.kernels.triton_adam import Scratch, Table, adam_rows
     from fieldwise.optim import Adam
+    from fieldwise.optim.triton_adam import Scratch, Table, adam_rows
 
     random = torch.Generator().manual_seed(seed)
     plain = [torch.randn(50, dim, generator=random).double().requires_grad_() for dim in dims]
@@ -68,7 +68,7 @@ def check_steps(dims, mode):
 
 
 def check_nan():
-    from fieldwise.kernels.triton_adam import Scratch, Table, adam_rows
+    from fieldwise.optim.triton_adam import Scratch, Table, adam_rows
 
     table = Table(torch.ones(4, 2), torch.zeros(4, 2), torch.zeros(4, 2), None)
     values = torch.tensor([[1.0, float("nan")], [1.0, 1.0], [2.0, 2.0]])

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from fieldwise.data.schema import Layout
-from fieldwise.nn.attention import AttentionPool
 from fieldwise.nn.classifiers import DNN
-from fieldwise.nn.convolution import Convolution
-from fieldwise.nn.embedding import Embedding, Packed, Table
-from fieldwise.nn.interactions import KernelProduct, Plain
-from fieldwise.nn.micro import MicroNetwork
-from fieldwise.nn.norms import PairNorm
+from fieldwise.nn.embedding import Embedding, Table
+from fieldwise.parts.attention.formula import AttentionPool
+from fieldwise.parts.convolution.formula import Convolution
+from fieldwise.parts.interactions import KernelProduct, Plain
+from fieldwise.parts.micro.formula import MicroNetwork
+from fieldwise.parts.norm.formula import PairNorm
+from fieldwise.parts.weights import Packed
 
 Row = list[Tensor]
 

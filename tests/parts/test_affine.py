@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fieldwise.nn.affine import ROWS, WIDE, Affine, AffineProduct, affine, available, transposed
-from tests.nn.drawn import numbers
+from fieldwise.parts.affine.formula import ROWS, WIDE, Affine, AffineProduct, affine, available, transposed
+from tests.parts.drawn import numbers
 
 needed = pytest.mark.skipif(not available(), reason="this torch has no oneDNN")
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fieldwise.kernels.rows import ROWS_PER_THREAD
-from fieldwise.nn.convolution import Convolution
-from tests.nn.drawn import drawn, numbers
+from fieldwise.loops.running import ROWS_PER_THREAD
+from fieldwise.parts.convolution.formula import Convolution
+from tests.parts.drawn import drawn, numbers
 
 ROWS = 2 * ROWS_PER_THREAD + 3
 

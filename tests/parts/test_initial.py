@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from fieldwise.errors import ConfigError
-from fieldwise.nn.initial import EMBEDDING, embedding_, xavier_
+from fieldwise.config.errors import ConfigError
+from fieldwise.parts.initial import EMBEDDING, embedding_, xavier_
 
 N, FIELDS, DIM = 2000, 5, 8
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fieldwise.kernels import rows
-from fieldwise.nn.inner_products import InnerProducts
-from fieldwise.nn.interactions import InnerProduct
+from fieldwise.loops import running
+from fieldwise.parts.inner.compiled import InnerProducts
+from fieldwise.parts.interactions import InnerProduct
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -19,7 +19,7 @@ def test_equals_the_square_of_products(fields: int, dim: int, threads: int) -> N
     by = torch.randn(210, part.width, dtype=torch.float64)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    assert rows.worth(v)
+    assert running.worth(v)
     fast = part(v)
     found = fast, *torch.autograd.grad(fast, v, by)
     torch.set_num_threads(before)
@@ -29,8 +29,8 @@ def test_equals_the_square_of_products(fields: int, dim: int, threads: int) -> N
 
 
 def test_few_rows_and_other_types_go_the_plain_way() -> None:
-    assert not rows.worth(torch.zeros(3, 4, 5))
-    assert not rows.worth(torch.zeros(300, 4, 5).bfloat16())
+    assert not running.worth(torch.zeros(3, 4, 5))
+    assert not running.worth(torch.zeros(300, 4, 5).bfloat16())
 
 
 def test_vectors_may_lie_in_any_order() -> None:

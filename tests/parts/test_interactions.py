@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fieldwise.errors import ConfigError
-from fieldwise.nn.attention import AttentionPool
-from fieldwise.nn.convolution import Convolution
-from fieldwise.nn.embedding import Packed
-from fieldwise.nn.interactions import (
+from fieldwise.config.errors import ConfigError
+from fieldwise.parts.attention.formula import AttentionPool
+from fieldwise.parts.convolution.formula import Convolution
+from fieldwise.parts.interactions import (
     Concat,
     FieldAwareProduct,
     Flatten,
@@ -27,9 +26,10 @@ from fieldwise.nn.interactions import (
     normed,
     pairs,
 )
-from fieldwise.nn.micro import MicroNetwork
-from tests.nn import slow
-from tests.nn.drawn import drawn, gradients_hold, numbers
+from fieldwise.parts.micro.formula import MicroNetwork
+from fieldwise.parts.weights import Packed
+from tests.parts import slow
+from tests.parts.drawn import drawn, gradients_hold, numbers
 
 B = 3
 SAME, SIZES = (3, 3, 3, 3), (2, 4, 1, 4)

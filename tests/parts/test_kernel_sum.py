@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from fieldwise.kernels.rows import ROWS_PER_THREAD
-from fieldwise.nn.interactions import KernelSum
-from fieldwise.nn.kernel_sum import KernelSums
-from tests.nn.drawn import drawn
+from fieldwise.loops.running import ROWS_PER_THREAD
+from fieldwise.parts.interactions import KernelSum
+from fieldwise.parts.kernel.sums import KernelSums
+from tests.parts.drawn import drawn
 
 ROWS = 2 * ROWS_PER_THREAD + 3
 

@@ -10,12 +10,12 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from fieldwise.instructions import pointer
-from fieldwise.kernels.lanes import load, store
-from fieldwise.kernels.rows import ROWS_PER_THREAD
-from fieldwise.nn.micro import MicroNetwork
-from fieldwise.nn.micro_steps import two_layers
-from tests.nn.drawn import drawn, numbers
+from fieldwise.loops.instructions import pointer
+from fieldwise.loops.lanes import load, store
+from fieldwise.loops.running import ROWS_PER_THREAD
+from fieldwise.parts.micro.compiled import two_layers
+from fieldwise.parts.micro.formula import MicroNetwork
+from tests.parts.drawn import drawn, numbers
 
 ROWS = 2 * ROWS_PER_THREAD + 3
 
@@ -47,7 +47,9 @@ def test_equals_the_plain_layers(dim: int, widths: tuple[int, int], options: dic
 
 def test_few_rows_and_other_layers_go_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = []
-    monkeypatch.setattr("fieldwise.nn.micro_steps.two_layers", lambda *given: taken.append(1) or two_layers(*given))
+    monkeypatch.setattr(
+        "fieldwise.parts.micro.compiled.two_layers", lambda *given: taken.append(1) or two_layers(*given)
+    )
     v = numbers(ROWS, 3, 2)
     for options in ({"norm": "layer"}, {"norm": "none"}, {"activation_name": "tanh"}):
         MicroNetwork([2] * 3, (4, 2), **options).double()(v)  # type: ignore[arg-type]

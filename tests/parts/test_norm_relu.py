@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from fieldwise.nn.classifiers import DNN, Layers
-from fieldwise.nn.micro import MicroNetwork
-from fieldwise.nn.norm_relu import NormRelu, layer_norm_relu, takes
-from fieldwise.nn.norms import PairNorm
+from fieldwise.parts.micro.formula import MicroNetwork
+from fieldwise.parts.norm.compiled import NormRelu, layer_norm_relu, takes
+from fieldwise.parts.norm.formula import PairNorm
 
 
 def made(kind: str, units: int) -> tuple[PairNorm, Tensor, Tensor]:
@@ -54,7 +54,7 @@ def test_sub_networks_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     net, v = MicroNetwork([4] * 5, (7, 3, 2)).double(), torch.randn(120, 5, 4, dtype=torch.float64)
     fast = net(v)
-    monkeypatch.setattr("fieldwise.nn.micro.takes", lambda *_: False)
+    monkeypatch.setattr("fieldwise.parts.micro.formula.takes", lambda *_: False)
     torch.testing.assert_close(fast, net(v), rtol=1e-10, atol=1e-10)
 
 

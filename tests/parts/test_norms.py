@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fieldwise.errors import ConfigError
-from fieldwise.nn.norms import ACTIVATIONS, PairNorm, activation, pair_norm
-from tests.nn import slow
-from tests.nn.drawn import drawn, gradients_hold, numbers
+from fieldwise.config.errors import ConfigError
+from fieldwise.parts.norm.formula import ACTIVATIONS, PairNorm, activation, pair_norm
+from tests.parts import slow
+from tests.parts.drawn import drawn, gradients_hold, numbers
 
 P, B, H = 3, 4, 5
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from fieldwise.kernels.rows import ROWS_PER_THREAD
-from fieldwise.nn.attention import AttentionPool
-from fieldwise.nn.interactions import KernelProduct, pairs
-from fieldwise.nn.products import KernelProducts, PairProducts
-from tests.nn.drawn import drawn
+from fieldwise.loops.running import ROWS_PER_THREAD
+from fieldwise.parts.attention.formula import AttentionPool
+from fieldwise.parts.interactions import KernelProduct, pairs
+from fieldwise.parts.kernel.compiled import KernelProducts, PairProducts
+from tests.parts.drawn import drawn
 
 ROWS = 2 * ROWS_PER_THREAD + 3
 

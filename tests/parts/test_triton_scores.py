@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from tests.kernels.interpreter import in_interpreter
+from tests.parts.interpreter import in_interpreter
 
 
 @pytest.mark.parametrize("kind", ["dnn", "fm", "ffm", "afm", "afm without projection", "pin", "kfm"])
@@ -15,11 +15,11 @@ def test_scores(kind):
 def check(kind):
     import torch
 
-    from fieldwise.nn.attention import AttentionPool
     from fieldwise.nn.classifiers import DNN, Layers
-    from fieldwise.nn.interactions import FieldAwareProduct, KernelProduct, PairSum
-    from fieldwise.nn.micro import MicroNetwork
-    from tests.nn.drawn import drawn
+    from fieldwise.parts.attention.formula import AttentionPool
+    from fieldwise.parts.interactions import FieldAwareProduct, KernelProduct, PairSum
+    from fieldwise.parts.micro.formula import MicroNetwork
+    from tests.parts.drawn import drawn
 
     torch.manual_seed(0)
     make, shape = {

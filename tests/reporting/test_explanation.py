@@ -12,13 +12,15 @@ import pyarrow as pa
 import pytest
 import torch
 
-from fieldwise import cli, explanation, heat, models
-from fieldwise.config import load_config
+from fieldwise import cli, models
+from fieldwise.bundle.predictor import Predictor
+from fieldwise.config.settings import load_config
 from fieldwise.data.schema import Layout
+from fieldwise.evaluation import heat
 from fieldwise.nn.model import Model
-from fieldwise.predictor import Predictor
+from fieldwise.reporting import explanation
 from fieldwise.studies import sources
-from fieldwise.train import train
+from fieldwise.train.loop import train
 from tests.conftest import Trained
 
 LAYOUT = Layout((5, 4, 7, 3), (1, 3, 1, 1))

@@ -10,7 +10,7 @@ import matplotlib
 import numpy as np
 import pytest
 
-from fieldwise.plots import COLOURS, _shown, heat_map, reliability_diagram, training_curves
+from fieldwise.reporting.plots import COLOURS, _shown, heat_map, reliability_diagram, training_curves
 
 WILD = [
     "$x_1$",

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fieldwise import metrics
-from fieldwise.errors import BundleError, FieldwiseError
-from fieldwise.report import print_table, table_rows, write_report
+from fieldwise.config.errors import BundleError, FieldwiseError
+from fieldwise.evaluation import metrics
+from fieldwise.reporting.report import print_table, table_rows, write_report
 
 FIELDS = ["user", "item", "hour", "<b>evil</b>"]
 MakeRun = Callable[..., Path]
@@ -331,5 +331,7 @@ def test_no_runs_or_no_place_to_write(make_run: MakeRun, tmp_path: Path) -> None
 
 
 def test_a_report_needs_no_torch_and_no_pyplot() -> None:
-    code = "import sys, fieldwise.report; sys.exit('torch' in sys.modules or 'matplotlib.pyplot' in sys.modules)"
+    code = (
+        "import sys, fieldwise.reporting.report; sys.exit('torch' in sys.modules or 'matplotlib.pyplot' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

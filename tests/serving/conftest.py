@@ -12,13 +12,14 @@ import pyarrow as pa
 import pytest
 import torch
 
-from fieldwise import bundle, models
-from fieldwise.calibration import Calibration
-from fieldwise.config import load_config
+from fieldwise import models
+from fieldwise.bundle import bundle
+from fieldwise.bundle.calibration import Calibration
+from fieldwise.config.settings import load_config
 from fieldwise.data.dataset import Dataset
-from fieldwise.data.prepare import prepare
+from fieldwise.data.encode.prepare import prepare
 from fieldwise.data.schema import Field, HistorySettings, Schema
-from fieldwise.trees import Trees
+from fieldwise.nn.trees import Trees
 
 from .served import server
 

@@ -9,8 +9,8 @@ import time
 
 import numpy as np
 
-from fieldwise.errors import BundleError, DataError, unknown
-from fieldwise.online.engine import Contribution, Explanation, FieldFacts
+from fieldwise.config.errors import BundleError, DataError, unknown
+from fieldwise.serving.engine import Contribution, Explanation, FieldFacts
 
 
 class FakeEngine:

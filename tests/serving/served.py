@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from fastapi.testclient import TestClient
 
-from fieldwise.online import service as services
-from fieldwise.online.application import Application, Hooks, Limits
-from fieldwise.online.log import EventLog
-from fieldwise.online.router import Router
-from fieldwise.online.service import Service
+from fieldwise.abtest.event_log import EventLog
+from fieldwise.abtest.router import Router
+from fieldwise.serving import service as services
+from fieldwise.serving.application import Application, Hooks, Limits
+from fieldwise.serving.service import Service
 
 from .fakes import FakeEngine, fingerprint, write_bundle
 

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from fieldwise.errors import ConfigError
-from fieldwise.online import application as applications
-from fieldwise.online.application import Limits
-from fieldwise.online.guard import read_token
+from fieldwise.config.errors import ConfigError
+from fieldwise.serving import application as applications
+from fieldwise.serving.application import Limits
+from fieldwise.serving.guard import read_token
 
 from .fakes import write_bundle
 

@@ -6,9 +6,9 @@ import threading
 import pytest
 from fastapi.testclient import TestClient
 
-from fieldwise.online.application import Limits
-from fieldwise.online.gate import FullError, Gate
-from fieldwise.online.log import Event, Impression
+from fieldwise.abtest.event_log import Event, Impression
+from fieldwise.serving.application import Limits
+from fieldwise.serving.gate import FullError, Gate
 
 
 class Gauge:
@@ -108,7 +108,7 @@ def test_both_ways_to_a_handler_answer_alike(server):
 
 
 def test_impressions_wait_for_each_other_and_a_response_waits_for_nobody(server, monkeypatch):
-    monkeypatch.setattr("fieldwise.online.log.LINGER", 60.0)
+    monkeypatch.setattr("fieldwise.abtest.event_log.LINGER", 60.0)
     log = server().service.log
     for number in range(3):
         log.show(Impression(f"{number}" * 32, 0, "rank", "one", "", "m", {}, [{"user": "a"}], [0], [0.5]))

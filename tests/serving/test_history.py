@@ -5,20 +5,21 @@ import pyarrow as pa
 import pytest
 from fastapi.testclient import TestClient
 
-from fieldwise import bundle, cli
-from fieldwise.config import load_config
-from fieldwise.data import formats
+from fieldwise import cli
+from fieldwise.abtest.event_log import EventLog
+from fieldwise.abtest.router import Router
+from fieldwise.bundle import bundle
+from fieldwise.bundle.predictor import Predictor
+from fieldwise.config.settings import load_config
 from fieldwise.data.dataset import Dataset
-from fieldwise.data.prepare import prepare
+from fieldwise.data.encode.prepare import prepare
+from fieldwise.data.read import formats
 from fieldwise.data.schema import HistorySettings
-from fieldwise.online.application import Application, Hooks, Limits
-from fieldwise.online.export import write_network
-from fieldwise.online.log import EventLog
-from fieldwise.online.router import Router
-from fieldwise.online.rows import column_of
-from fieldwise.online.service import Service
-from fieldwise.predictor import Predictor
-from fieldwise.train import train
+from fieldwise.export.export import write_network
+from fieldwise.serving.application import Application, Hooks, Limits
+from fieldwise.serving.row_coder import column_of
+from fieldwise.serving.service import Service
+from fieldwise.train.loop import train
 
 KEYS = ("user", "user*item", "price")
 # Of one moment: they do not see each other.

@@ -7,7 +7,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.generation import GenerationMode
 
-from fieldwise.online import log as logs
+from fieldwise.abtest import event_log as logs
 
 FEW = settings(
     max_examples=12,

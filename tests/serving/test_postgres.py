@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from fieldwise.online.abtest import report
-from fieldwise.online.follow import Closer
-from fieldwise.online.log import Event, EventLog, Impression
-from fieldwise.online.router import Router
+from fieldwise.abtest.analysis import report
+from fieldwise.abtest.event_log import Event, EventLog, Impression
+from fieldwise.abtest.router import Router
+from fieldwise.serving.history_follower import Closer
 
 
 def programs():

@@ -16,11 +16,11 @@ import pytest
 import typer
 
 from fieldwise import cli
+from fieldwise.abtest.event_log import read_outcomes
+from fieldwise.abtest.event_tables import connect
 from fieldwise.commands.app import app
-from fieldwise.config import load_config
-from fieldwise.online.log import read_outcomes
-from fieldwise.online.tables import connect
-from fieldwise.train import train
+from fieldwise.config.settings import load_config
+from fieldwise.train.loop import train
 
 from .processes import Client, running
 

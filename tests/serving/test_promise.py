@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from fieldwise.data import formats
-from fieldwise.online.application import Application, Hooks, Limits
-from fieldwise.online.router import Router
-from fieldwise.online.service import Service
-from fieldwise.predictor import Predictor
+from fieldwise.abtest.router import Router
+from fieldwise.bundle.predictor import Predictor
+from fieldwise.data.read import formats
+from fieldwise.serving.application import Application, Hooks, Limits
+from fieldwise.serving.service import Service
 
 
 @pytest.fixture

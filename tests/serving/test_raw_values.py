@@ -11,19 +11,20 @@ import pytest
 import torch
 from fastapi.testclient import TestClient
 
-from fieldwise import bundle, cli
-from fieldwise.calibration import Calibration
-from fieldwise.config import load_config
+from fieldwise import cli
+from fieldwise.abtest.router import Router
+from fieldwise.bundle import bundle
+from fieldwise.bundle.calibration import Calibration
+from fieldwise.bundle.predictor import Predictor
+from fieldwise.config.settings import load_config
 from fieldwise.data.dataset import Dataset
-from fieldwise.data.layouts import Simulation, write_raw
 from fieldwise.data.recipes import find, ipinyou
-from fieldwise.data.recipes.reading import rows_of
-from fieldwise.online.application import Application, Hooks, Limits
-from fieldwise.online.engine import Engine
-from fieldwise.online.export import export
-from fieldwise.online.router import Router
-from fieldwise.online.service import Service
-from fieldwise.predictor import Predictor
+from fieldwise.data.recipes.raw_columns import rows_of
+from fieldwise.data.world.layouts import Simulation, write_raw
+from fieldwise.export.export import export
+from fieldwise.serving.application import Application, Hooks, Limits
+from fieldwise.serving.engine import Engine
+from fieldwise.serving.service import Service
 
 DERIVED = {
     "avazu": {"day": "hour", "hour_of_day": "hour", "weekday": "hour"},

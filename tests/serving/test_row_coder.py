@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldwise.data.encoder import Encoder
-from fieldwise.data.formats import as_table
+from fieldwise.config.errors import DataError
+from fieldwise.data.encode.encoder import Encoder
+from fieldwise.data.read.formats import as_table
 from fieldwise.data.schema import HistorySettings, Schema
-from fieldwise.errors import DataError
-from fieldwise.online.past import moment
-from fieldwise.online.rows import RowCoder, column_of, ranked_column
-from tests.online.conftest import FIELDS, Prepared, log, prepared
+from fieldwise.serving.live_history import moment
+from fieldwise.serving.row_coder import RowCoder, column_of, ranked_column
+from tests.serving.conftest import FIELDS, Prepared, log, prepared
 
 VALUES = st.one_of(
     st.none(),

@@ -7,10 +7,11 @@ import json
 import numpy as np
 import pytest
 
-from fieldwise import bench, cli
-from fieldwise.costs import bytes_per_row, flops_per_row
+from fieldwise import cli
 from fieldwise.data.schema import Layout
 from fieldwise.models import build
+from fieldwise.speed import bench
+from fieldwise.speed.costs import bytes_per_row, flops_per_row
 
 
 def run(arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from fieldwise.bench import Setting, layout_of, made_model
-from fieldwise.checks import (
+from fieldwise.data.schema import Layout
+from fieldwise.parts.interactions import KernelProduct
+from fieldwise.speed.bench import Setting, layout_of, made_model
+from fieldwise.speed.checks import (
     AUC_LIMIT,
     LIMITS,
     Check,
@@ -17,8 +19,6 @@ from fieldwise.checks import (
     part_errors,
     score_error,
 )
-from fieldwise.data.schema import Layout
-from fieldwise.nn.interactions import KernelProduct
 
 CPU = torch.device("cpu")
 

@@ -16,15 +16,16 @@ import pyarrow as pa
 import pytest
 import torch
 
-from fieldwise import cli, models, plots
-from fieldwise.config import load_config
+from fieldwise import cli, models
+from fieldwise.config.errors import ConfigError, TrainingError
+from fieldwise.config.settings import load_config
 from fieldwise.data.dataset import Dataset
 from fieldwise.data.schema import Layout
-from fieldwise.errors import ConfigError, TrainingError
 from fieldwise.nn.embedding import Table
 from fieldwise.optim.adam import Adam
+from fieldwise.reporting import plots
+from fieldwise.reporting.result_tables import Column
 from fieldwise.studies import (
-    adam,
     coupled_gradient,
     fig8,
     fig9,
@@ -32,7 +33,8 @@ from fieldwise.studies import (
     fig20,
     history,
     kernels,
-    layer_norm,
+    norms,
+    one_gradient,
     parity,
     registry,
     runner,
@@ -42,7 +44,6 @@ from fieldwise.studies import (
     table11,
 )
 from fieldwise.studies.study import Case, Plan, Results, Setup, Study, Verdict
-from fieldwise.tables import Column
 
 FAST = {"train.epochs": 1, "train.batch_size": 100}
 
@@ -202,7 +203,7 @@ def test_figures_8_and_9_come_out_and_another_adam_fails_them(
         assert all(verdict["passed"] for verdict in found["verdicts"]), found["lines"]
         for ending in ("svg", "png"):
             assert (tmp_path / name / "small" / f"figure.{ending}").stat().st_size < 200_000
-    monkeypatch.setattr(adam, "Adam", partial(Adam, betas=(0.8, 0.999)))
+    monkeypatch.setattr(one_gradient, "Adam", partial(Adam, betas=(0.8, 0.999)))
     assert not fig8.claims(Results(fig8.compute(Setup())))[0].passed
     assert not fig9.claims(Results(fig9.compute(Setup())))[0].passed
 
@@ -390,10 +391,10 @@ def test_stability_counts_what_diverged_first():
         )
 
     calm = {"none": [None, 0.7], "layer": [0.70, 0.72], "fused": [0.72, 0.73], "fused-per-pair": [0.7, 0.7]}
-    assert [verdict.passed for verdict in layer_norm.claims(rows(calm))] == [True, True, True]
+    assert [verdict.passed for verdict in norms.claims(rows(calm))] == [True, True, True]
     wild = calm | {"fused": [0.6, 0.73]}
-    assert [verdict.passed for verdict in layer_norm.claims(rows(wild))] == [False, True, False]
-    assert [case.settings["model.subnet_norm"] for case in layer_norm.plan(Setup()).cases] == list(layer_norm.NORMS)
+    assert [verdict.passed for verdict in norms.claims(rows(wild))] == [False, True, False]
+    assert [case.settings["model.subnet_norm"] for case in norms.plan(Setup()).cases] == list(norms.NORMS)
 
 
 def test_kernels_and_seeds_can_fail():

@@ -13,19 +13,21 @@ import pyarrow as pa
 import pytest
 from scipy.optimize import minimize
 
-from fieldwise import bundle, calibration, cli, metrics
-from fieldwise.blend import blend
-from fieldwise.config import load_config
-from fieldwise.data import formats
+from fieldwise import cli
+from fieldwise.bundle import bundle, calibration
+from fieldwise.bundle.members import Blend
+from fieldwise.bundle.predictor import Predictor
+from fieldwise.bundle.scoring import score
+from fieldwise.config.errors import BundleError, ConfigError, FieldwiseError
+from fieldwise.config.settings import load_config
 from fieldwise.data.dataset import Dataset
-from fieldwise.data.prepare import Split, prepare
+from fieldwise.data.encode.prepare import Split, prepare
+from fieldwise.data.read import formats
 from fieldwise.data.schema import Field, HistorySettings, Schema
-from fieldwise.errors import BundleError, ConfigError, FieldwiseError
-from fieldwise.estimator import Classifier
-from fieldwise.members import Blend
-from fieldwise.predictor import Predictor
-from fieldwise.scoring import score
-from fieldwise.train import train
+from fieldwise.evaluation import metrics
+from fieldwise.train.blend import blend
+from fieldwise.train.estimator import Classifier
+from fieldwise.train.loop import train
 
 
 def cli_run(*arguments):

@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fieldwise import calibration
-from fieldwise.config import load_config
-from fieldwise.data import formats
+from fieldwise.bundle import calibration
+from fieldwise.bundle.predictor import Predictor
+from fieldwise.config.errors import ConfigError
+from fieldwise.config.settings import load_config
 from fieldwise.data.dataset import Dataset
-from fieldwise.data.prepare import prepare
+from fieldwise.data.encode.prepare import prepare
+from fieldwise.data.read import formats
 from fieldwise.data.world import World, write_log
-from fieldwise.errors import ConfigError
-from fieldwise.metrics import sigmoid
-from fieldwise.predictor import Predictor
-from fieldwise.train import train
+from fieldwise.evaluation.metrics import sigmoid
+from fieldwise.train.loop import train
 
 
 @pytest.fixture(scope="module")

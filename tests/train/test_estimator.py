@@ -10,8 +10,8 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from fieldwise import Classifier, Predictor, Schema, World
+from fieldwise.config.errors import ConfigError, DataError
 from fieldwise.data.schema import Field
-from fieldwise.errors import ConfigError, DataError
 
 SETTINGS = {"train.epochs": 2, "model.dim": 4, "train.lr": 0.01, "train.batch_size": 100}
 

@@ -16,19 +16,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from fieldwise import bundle, cli
-from fieldwise.config import Config, load_config
+from fieldwise import cli
+from fieldwise.bundle import bundle
+from fieldwise.bundle.predictor import Predictor
+from fieldwise.bundle.scoring import score
+from fieldwise.config.errors import ConfigError, DataError, FieldwiseError
+from fieldwise.config.settings import Config, load_config
 from fieldwise.data.dataset import Dataset
-from fieldwise.data.encoder import FIRST, OTHER, Encoder
-from fieldwise.data.prepare import Split, prepare
+from fieldwise.data.encode.encoder import FIRST, OTHER, Encoder
+from fieldwise.data.encode.prepare import Split, prepare
 from fieldwise.data.schema import Field, Layout, Schema
 from fieldwise.data.world import World
-from fieldwise.errors import ConfigError, DataError, FieldwiseError
-from fieldwise.incremental import settings_of, take_weights
 from fieldwise.models import MODELS, build, options
-from fieldwise.predictor import Predictor
-from fieldwise.scoring import score
-from fieldwise.train import train
+from fieldwise.train.incremental import settings_of, take_weights
+from fieldwise.train.loop import train
 from tests.test_contract import LAYOUTS, SMALL, drawn_ids, made
 from tests.test_resume import KillAt, Killed, assert_same, outcome
 

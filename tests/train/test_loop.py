@@ -7,16 +7,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fieldwise import bundle, metrics
-from fieldwise.config import TrainSettings, load_config
+from fieldwise.bundle import bundle
+from fieldwise.bundle.scoring import score
+from fieldwise.config.errors import BundleError, ConfigError, TrainingError
+from fieldwise.config.settings import TrainSettings, load_config
 from fieldwise.data.dataset import Dataset
-from fieldwise.data.prepare import Split, prepare
+from fieldwise.data.encode.prepare import Split, prepare
 from fieldwise.data.world import World
-from fieldwise.errors import BundleError, ConfigError, TrainingError
+from fieldwise.evaluation import metrics
 from fieldwise.models import build
-from fieldwise.scoring import score
-from fieldwise.train import Network, average, train
-from tests.nn.drawn import drawn
+from fieldwise.train.loop import Network, average, train
+from tests.parts.drawn import drawn
 
 
 def settings(**overrides):

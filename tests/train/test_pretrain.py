@@ -4,16 +4,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fieldwise import bundle, cli
-from fieldwise.config import load_config
-from fieldwise.data.encoder import Encoder
-from fieldwise.data.prepare import prepare
+from fieldwise import cli
+from fieldwise.bundle import bundle
+from fieldwise.config.errors import ConfigError
+from fieldwise.config.settings import load_config
+from fieldwise.data.encode.encoder import Encoder
+from fieldwise.data.encode.prepare import prepare
 from fieldwise.data.schema import Schema
 from fieldwise.data.world import World
-from fieldwise.errors import ConfigError
 from fieldwise.models import build
-from fieldwise.pretrain import start_from
-from fieldwise.train import train
+from fieldwise.train.loop import train
+from fieldwise.train.pretrain import start_from
 
 
 @pytest.fixture(scope="module")

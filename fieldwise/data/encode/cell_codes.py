@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fieldwise.data.cells import Cells
+from fieldwise.data.read.cells import Cells
 
 if TYPE_CHECKING:
-    from fieldwise.data.encoder import FieldCode
+    from fieldwise.data.encode.encoder import FieldCode
 
 KINDS = ("words", "numbers")
 # Characters of a word; one of them is four bytes at most.
@@ -27,7 +27,7 @@ class CellCodes:
     """
 
     def __init__(self, codes: Sequence[FieldCode], encode: Encode) -> None:
-        from fieldwise.data import cell_loops
+        from fieldwise.data.read import cell_loops
 
         self.loops, self.encode = cell_loops, encode
         ends = np.cumsum([code.width for code in codes])

@@ -13,12 +13,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fieldwise.data.dataset import ArrayFile, array_file
-from fieldwise.data.encoder import Encoder
-from fieldwise.data.leaves import MOST_ROWS, Leaves
-from fieldwise.data.parallel import in_order, using
-from fieldwise.data.stage import read_journal
-from fieldwise.data.staged import LABEL, WEIGHT, read_staged, staged_files, staged_rows
-from fieldwise.data.timeline import past_file
+from fieldwise.data.encode.encoder import Encoder
+from fieldwise.data.encode.leaves import MOST_ROWS, Leaves
+from fieldwise.data.encode.stage import read_journal
+from fieldwise.data.encode.staged import LABEL, WEIGHT, read_staged, staged_files, staged_rows
+from fieldwise.data.encode.timeline import past_file
+from fieldwise.data.read.parallel import in_order, using
 
 Progress = Callable[[str, int], None]
 Arrays = dict[str, NDArray[np.generic]]

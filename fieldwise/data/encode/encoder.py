@@ -20,16 +20,16 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import parquet
 
-from fieldwise.data.buckets import fine_ids, spread
-from fieldwise.data.cell_codes import CellCodes
-from fieldwise.data.cells import Cells
-from fieldwise.data.formats import is_list, text_of
-from fieldwise.data.history import History
-from fieldwise.data.leaves import Leaves
-from fieldwise.data.lookup import MANY, Lookup
+from fieldwise.config.errors import BundleError, DataError
+from fieldwise.data.encode.cell_codes import CellCodes
+from fieldwise.data.encode.leaves import Leaves
+from fieldwise.data.history.history import History
+from fieldwise.data.kinds.buckets import fine_ids, spread
+from fieldwise.data.kinds.lookup import MANY, Lookup
+from fieldwise.data.read.cells import Cells
+from fieldwise.data.read.formats import is_list, text_of
+from fieldwise.data.read.texts import hash_of, texts_of
 from fieldwise.data.schema import FIRST, MISSING, OTHER, PAD, Field, Layout, Schema
-from fieldwise.data.texts import hash_of, texts_of
-from fieldwise.errors import BundleError, DataError
 
 # What threads share is made once.
 MAKING = threading.Lock()

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fieldwise.data.buckets import Histogram, fit_anchors, fit_thresholds
-from fieldwise.data.encoder import Encoder, FieldCode, as_number, fit_vocabulary, grow, log_square
-from fieldwise.data.formats import quoted, text_of
+from fieldwise.config.errors import OddCell
+from fieldwise.data.encode.encoder import Encoder, FieldCode, as_number, fit_vocabulary, grow, log_square
+from fieldwise.data.encode.staged import LABEL, staged_schema
+from fieldwise.data.kinds.buckets import Histogram, fit_anchors, fit_thresholds
+from fieldwise.data.read.formats import quoted, text_of
 from fieldwise.data.schema import Field, Schema
-from fieldwise.data.staged import LABEL, staged_schema
-from fieldwise.errors import OddCell
 
 Progress = Callable[[str, int], None]
 MEMORY = "700MB"

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fieldwise.data.encoder import NO_NUMBER
-from fieldwise.data.formats import is_list
+from fieldwise.data.encode.encoder import NO_NUMBER
+from fieldwise.data.read.formats import is_list
+from fieldwise.data.read.texts import texts_of
 from fieldwise.data.schema import Field, Schema
-from fieldwise.data.texts import texts_of
 
 SAMPLE_ROWS = 200_000
 SEPARATORS = ("|", ";", ",")

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fieldwise.data.encoder import Encoder
-from fieldwise.data.history import ROW_ORDER, History, moments
-from fieldwise.errors import DataError
+from fieldwise.config.errors import DataError
+from fieldwise.data.encode.encoder import Encoder
+from fieldwise.data.history.history import ROW_ORDER, History, moments
 
 
 def follow(encoder: Encoder, rows: pa.Table, labels: NDArray[Any], passed: int = 0) -> NDArray[np.int32]:

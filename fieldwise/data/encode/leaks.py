@@ -21,10 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from fieldwise.data.formats import is_list
-from fieldwise.data.history import mixed
-from fieldwise.data.staged import LABEL, staged_chunks, staged_schema
-from fieldwise.data.texts import texts_of
+from fieldwise.data.encode.staged import LABEL, staged_chunks, staged_schema
+from fieldwise.data.history.history import mixed
+from fieldwise.data.read.formats import is_list
+from fieldwise.data.read.texts import texts_of
 
 Hashes = NDArray[np.uint64]
 # Held-out rows to look at; and the first training rows, which say what is worth a look at all of them, so many at most,

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fieldwise.config.errors import BundleError
+from fieldwise.data.encode.tabular import Features, load_xgboost
 from fieldwise.data.schema import FIRST, Layout
-from fieldwise.data.tabular import Features, load_xgboost
-from fieldwise.errors import BundleError
 
 FILE = "leaves.ubj"
 # Few trees learn no more from more rows, and all of those that they learn from are held in memory.

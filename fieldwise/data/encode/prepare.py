@@ -17,26 +17,26 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fieldwise.data import rates
+from fieldwise.config.errors import ConfigError
+from fieldwise.config.files import resumed_folder, whole_folder
 from fieldwise.data.dataset import write_facts
-from fieldwise.data.encode import Coder, encode_parts, fit_leaves
-from fieldwise.data.encoder import Encoder
-from fieldwise.data.fit import fit_encoder
-from fieldwise.data.history import History
-from fieldwise.data.infer import SAMPLE_ROWS, infer_schema
-from fieldwise.data.labels import read_labels, read_weights
-from fieldwise.data.leaks import find_leak
-from fieldwise.data.parallel import cores, using
-from fieldwise.data.propose import propose
-from fieldwise.data.refit import write_refit
-from fieldwise.data.restart import Inputs, stamp_of
+from fieldwise.data.encode import rates
+from fieldwise.data.encode.encode import Coder, encode_parts, fit_leaves
+from fieldwise.data.encode.encoder import Encoder
+from fieldwise.data.encode.fit import fit_encoder
+from fieldwise.data.encode.infer import SAMPLE_ROWS, infer_schema
+from fieldwise.data.encode.leaks import find_leak
+from fieldwise.data.encode.propose_history import propose
+from fieldwise.data.encode.refit import write_refit
+from fieldwise.data.encode.restart import Inputs, stamp_of
+from fieldwise.data.encode.split import Rows, Split
+from fieldwise.data.encode.stage import DROPPED, Progress, Stager, Taken
+from fieldwise.data.encode.staged import LABEL, ROW, WEIGHT, staged_chunks
+from fieldwise.data.encode.timeline import tell
+from fieldwise.data.history.history import History
+from fieldwise.data.read.labels import read_labels, read_weights
+from fieldwise.data.read.parallel import cores, using
 from fieldwise.data.schema import HistorySettings, Schema, check_names
-from fieldwise.data.split import Rows, Split
-from fieldwise.data.stage import DROPPED, Progress, Stager, Taken
-from fieldwise.data.staged import LABEL, ROW, WEIGHT, staged_chunks
-from fieldwise.data.timeline import tell
-from fieldwise.errors import ConfigError
-from fieldwise.files import resumed_folder, whole_folder
 
 __all__ = ["Inputs", "Rows", "Split", "prepare", "read_labels", "read_weights"]
 

@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldwise.data.counts import Counts, Floats
-from fieldwise.data.encoder import Encoder
-from fieldwise.data.history import ROW_ORDER, History, fold_counts, folds_of, hashes_of, lifts, other_folds
+from fieldwise.data.encode.encoder import Encoder
+from fieldwise.data.encode.staged import LABEL, ROW, staged_chunks
+from fieldwise.data.encode.timeline import row_moments
+from fieldwise.data.history.counts import Counts, Floats
+from fieldwise.data.history.history import ROW_ORDER, History, fold_counts, folds_of, hashes_of, lifts, other_folds
 from fieldwise.data.schema import AUTO, HistorySettings
-from fieldwise.data.staged import LABEL, ROW, staged_chunks
-from fieldwise.data.timeline import row_moments
 
 # Rows that the choice is made on, and the first of them, on which all crosses are screened.
 SAMPLE_ROWS, SCREEN_ROWS = 200_000, 50_000

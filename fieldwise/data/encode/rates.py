@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fieldwise.data.dataset import write_facts
-from fieldwise.data.encode import encode_parts
-from fieldwise.data.encoder import Encoder, FieldCode
-from fieldwise.data.fit import fit_encoder
-from fieldwise.data.history import History
-from fieldwise.data.leaks import Leak
+from fieldwise.data.encode.encode import encode_parts
+from fieldwise.data.encode.encoder import Encoder, FieldCode
+from fieldwise.data.encode.fit import fit_encoder
+from fieldwise.data.encode.leaks import Leak
+from fieldwise.data.encode.timeline import tell
+from fieldwise.data.history.history import History
 from fieldwise.data.schema import AUTO, Field, HistorySettings, Schema
-from fieldwise.data.timeline import tell
 
 # The folders, and in how many folds each counts: rates of the other folds know more, those of a random order give away
 # nothing of a row's own label. Which of them trees do better on depends on the data.

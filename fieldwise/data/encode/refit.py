@@ -11,14 +11,14 @@ import shutil
 from pathlib import Path
 
 from fieldwise.data.dataset import write_facts
-from fieldwise.data.encode import encode_parts
-from fieldwise.data.fit import fit_encoder
-from fieldwise.data.leaks import Leak
-from fieldwise.data.parallel import threads
-from fieldwise.data.rates import Counted, write_rates
+from fieldwise.data.encode.encode import encode_parts
+from fieldwise.data.encode.fit import fit_encoder
+from fieldwise.data.encode.leaks import Leak
+from fieldwise.data.encode.rates import Counted, write_rates
+from fieldwise.data.encode.stage import Progress
+from fieldwise.data.encode.staged import staged_files, staged_schema
+from fieldwise.data.read.parallel import threads
 from fieldwise.data.schema import Schema
-from fieldwise.data.stage import Progress
-from fieldwise.data.staged import staged_files, staged_schema
 
 FOLDER = "refit"
 # What becomes of the staged parts.

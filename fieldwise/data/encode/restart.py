@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fieldwise import __version__
-from fieldwise.data.encoder import Encoder
+from fieldwise.data.encode.encoder import Encoder
 
 # What is left behind is only for those who would leave the same: raised with the layout of staged or encoded files.
 FORMAT = 1

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fieldwise.config.errors import ConfigError, DataError
 from fieldwise.data.dataset import PARTS
-from fieldwise.data.history import ROW_ORDER, column_hashes, mixed
-from fieldwise.data.texts import texts_of
-from fieldwise.errors import ConfigError, DataError
+from fieldwise.data.history.history import ROW_ORDER, column_hashes, mixed
+from fieldwise.data.read.texts import texts_of
 
 Rows = Callable[[], Iterator[pa.Table]]
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fieldwise.data.dataset import PARTS
-from fieldwise.data.staged import LABEL, read_staged, staged_file, staged_rows, value_type, write_staged
+from fieldwise.data.encode.staged import LABEL, read_staged, staged_file, staged_rows, value_type, write_staged
 
 
 def cut_in_order(stage: Path, files: Iterable[tuple[int, int]], bounds: NDArray[np.float64]) -> None:

@@ -16,17 +16,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fieldwise.data.cut import cut_in_order, positives_of
+from fieldwise.config.errors import DataError
 from fieldwise.data.dataset import PARTS
-from fieldwise.data.formats import is_list, text_of
-from fieldwise.data.history import ROW_ORDER
-from fieldwise.data.labels import read_labels, read_weights
-from fieldwise.data.parallel import in_order
+from fieldwise.data.encode.split import Rows, Split, assigner, order_bounds
+from fieldwise.data.encode.split_staged import cut_in_order, positives_of
+from fieldwise.data.encode.staged import CHUNK_ROWS, LABEL, ROW, WEIGHT, staged_file, value_type, write_staged
+from fieldwise.data.history.history import ROW_ORDER
+from fieldwise.data.read.formats import is_list, text_of
+from fieldwise.data.read.labels import read_labels, read_weights
+from fieldwise.data.read.parallel import in_order
+from fieldwise.data.read.texts import texts_of
 from fieldwise.data.schema import HistorySettings
-from fieldwise.data.split import Rows, Split, assigner, order_bounds
-from fieldwise.data.staged import CHUNK_ROWS, LABEL, ROW, WEIGHT, staged_file, value_type, write_staged
-from fieldwise.data.texts import texts_of
-from fieldwise.errors import DataError
 
 Progress = Callable[[str, int], None]
 DROPPED = "dropped"

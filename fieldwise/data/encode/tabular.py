@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fieldwise.config.errors import ConfigError
 from fieldwise.data.schema import MISSING, OTHER, PAD, Layout
-from fieldwise.errors import ConfigError
 
 
 @dataclass(frozen=True)

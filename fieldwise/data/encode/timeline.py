@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fieldwise.data.counts import Counts
-from fieldwise.data.encoder import Encoder
-from fieldwise.data.history import ROW_ORDER, History, fold_counts, folds_of, moments, out_of_fold, shuffled
-from fieldwise.data.parallel import in_order
-from fieldwise.data.staged import LABEL, ROW, read_staged, staged_files, staged_rows
-from fieldwise.errors import DataError
+from fieldwise.config.errors import DataError
+from fieldwise.data.encode.encoder import Encoder
+from fieldwise.data.encode.staged import LABEL, ROW, read_staged, staged_files, staged_rows
+from fieldwise.data.history.counts import Counts
+from fieldwise.data.history.history import ROW_ORDER, History, fold_counts, folds_of, moments, out_of_fold, shuffled
+from fieldwise.data.read.parallel import in_order
 
 # Rows that are replayed at a time.
 STEP = 200_000

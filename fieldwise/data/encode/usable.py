@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fieldwise.data.bad_rows import BadRows
-from fieldwise.data.encoder import as_number
-from fieldwise.data.texts import texts_of
+from fieldwise.data.encode.encoder import as_number
+from fieldwise.data.read.bad_rows import BadRows
+from fieldwise.data.read.texts import texts_of
 
 LABELS = frozenset(("0", "1", "0.0", "1.0", "true", "false", "True", "False"))
 

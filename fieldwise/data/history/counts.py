@@ -137,6 +137,6 @@ class Events:
 @cache
 def _kernels() -> dict[str, Any]:
     """The compiled loops; numba is imported when they are first needed."""
-    from fieldwise.data import loops
+    from fieldwise.data.history import count_loops
 
-    return {name: getattr(loops, name) for name in ("add", "look", "stream", "place")}
+    return {name: getattr(count_loops, name) for name in ("add", "look", "stream", "place")}

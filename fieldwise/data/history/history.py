@@ -28,13 +28,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from fieldwise.data.buckets import fine_ids, spread
-from fieldwise.data.counts import Counts, Events, Floats, Keys
-from fieldwise.data.formats import text_of
-from fieldwise.data.lookup import MANY, word_hashes
+from fieldwise.config.errors import BundleError, DataError
+from fieldwise.data.history.counts import Counts, Events, Floats, Keys
+from fieldwise.data.kinds.buckets import fine_ids, spread
+from fieldwise.data.kinds.lookup import MANY, word_hashes
+from fieldwise.data.read.formats import text_of
+from fieldwise.data.read.texts import hash_of, texts_of
 from fieldwise.data.schema import FIRST, HISTORY_PARTS, MISSING, HistorySettings
-from fieldwise.data.texts import hash_of, texts_of
-from fieldwise.errors import BundleError, DataError
 
 FILES = ("history.json", "history.npz")
 # The name of a time column that stands for the order of the rows.

@@ -17,7 +17,7 @@ class Lookup:
     """A hash table over a vocabulary: texts, each with its id; others have the id `other`."""
 
     def __init__(self, vocabulary: Mapping[str, int], other: int) -> None:
-        from fieldwise.data import word_loops
+        from fieldwise.data.read import word_loops
 
         self.loops = word_loops
         self.data, self.bounds = _bytes_of(pa.array(list(vocabulary), pa.large_string()))
@@ -41,7 +41,7 @@ class Lookup:
 
 def word_hashes(words: pa.Array) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
     """`hash_of` of the words, none of them null; and which of them must be hashed one by one instead."""
-    from fieldwise.data import word_loops
+    from fieldwise.data.read import word_loops
 
     data, bounds = _bytes_of(words.cast(pa.large_string()))
     found, odd = np.empty(len(words), dtype=np.uint64), np.empty(len(words), dtype=np.bool_)

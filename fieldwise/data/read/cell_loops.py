@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fieldwise.data.word_loops import is_odd, same
-from fieldwise.instructions import BYTES, lowest, matches, pointer, prefetch, word
+from fieldwise.data.read.word_loops import is_odd, same
+from fieldwise.loops.instructions import BYTES, lowest, matches, pointer, prefetch, word
 
 # Bytes that may be looked at behind the last one.
 ROOM = BYTES

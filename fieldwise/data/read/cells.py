@@ -29,7 +29,7 @@ class Cells:
 
     def column(self, name: str, rows: NDArray[np.int64]) -> pa.ChunkedArray:
         """The texts of a column in some rows; an empty cell is missing."""
-        from fieldwise.data import cell_loops
+        from fieldwise.data.read import cell_loops
 
         width, place = len(self.names), self.names.index(name)
         cells = rows * width + place
@@ -43,7 +43,7 @@ class Cells:
 
 def cells_of(block: bytes, names: Sequence[str], columns: Sequence[str], delimiter: str) -> Cells | None:
     """The cells of whole lines; None where a line has too few or too many, or what is no text."""
-    from fieldwise.data import cell_loops
+    from fieldwise.data.read import cell_loops
 
     if not block.endswith(b"\n"):
         block += b"\n"

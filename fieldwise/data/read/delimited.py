@@ -11,9 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from fieldwise.data import reading, streams
-from fieldwise.data.bad_rows import BadRows
-from fieldwise.errors import DataError
+from fieldwise.config.errors import DataError
+from fieldwise.data.read import line_blocks, streams
+from fieldwise.data.read.bad_rows import BadRows
 
 # Without quotes a cell cannot run away; threads share a file in pieces of a few such lines.
 BARE_LINE = 4 << 20
@@ -54,9 +54,9 @@ def header(path: Path, text: Text) -> list[str]:
 
 def read(path: Path, text: Text, names: Sequence[str], columns: Sequence[str], bad: BadRows) -> Iterator[pa.Table]:
     """Chunks of some `columns` of a file that has the columns `names`, rows in order."""
-    if not bad.skip and text.encoding == "utf-8" and len(text.delimiter) == 1 and reading.is_plain(path):
-        lines = reading.Lines(names, columns, text.delimiter, streams.LONGEST_LINE)
-        yield from reading.plain_rows(path, lines, header=not text.names)
+    if not bad.skip and text.encoding == "utf-8" and len(text.delimiter) == 1 and line_blocks.is_plain(path):
+        lines = line_blocks.Lines(names, columns, text.delimiter, streams.LONGEST_LINE)
+        yield from line_blocks.plain_rows(path, lines, header=not text.names)
         return
     if streams.packing(path) == "bz2":
         yield from _read_lines(path, text, names, columns, bad)

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fieldwise.data import delimited, reading, sparse, streams
-from fieldwise.data.bad_rows import BadRows
-from fieldwise.data.cells import Cells
-from fieldwise.data.delimited import Text
-from fieldwise.data.delimited import quoted as quoted
-from fieldwise.errors import DataError
-from fieldwise.files import whole_file
+from fieldwise.config.errors import DataError
+from fieldwise.config.files import whole_file
+from fieldwise.data.read import delimited, line_blocks, sparse, streams
+from fieldwise.data.read.bad_rows import BadRows
+from fieldwise.data.read.cells import Cells
+from fieldwise.data.read.delimited import Text
+from fieldwise.data.read.delimited import quoted as quoted
 
 DELIMITERS = {"csv": ",", "tsv": "\t", "txt": "\t"}
 TEXT = (*DELIMITERS, "libsvm", "svm", "libffm", "ffm")
@@ -57,12 +57,12 @@ def read(
 def read_cells(path: Path, columns: Sequence[str], numbers: Collection[str]) -> Iterator[pa.Table | Cells]:
     """What `read` gives for one file, for whoever looks at its cells alone: those of plain text stay where they are."""
     kind = format_of(path)
-    if kind not in DELIMITERS or not path.is_file() or not reading.is_plain(path):
+    if kind not in DELIMITERS or not path.is_file() or not line_blocks.is_plain(path):
         return read([path], columns, numbers)
     names = column_names(path, kind)
     _check_there(path, kind, names, columns)
-    lines = reading.Lines(names, columns, DELIMITERS[kind], streams.LONGEST_LINE)
-    return reading.plain_cells(path, lines, header=kind != "txt")
+    lines = line_blocks.Lines(names, columns, DELIMITERS[kind], streams.LONGEST_LINE)
+    return line_blocks.plain_cells(path, lines, header=kind != "txt")
 
 
 def read_each(

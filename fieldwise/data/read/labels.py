@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fieldwise.data.texts import texts_of
-from fieldwise.errors import OddCell
+from fieldwise.config.errors import OddCell
+from fieldwise.data.read.texts import texts_of
 
 
 def read_weights(column: pa.ChunkedArray, name: str, passed: int = 0, source: str = "the rows") -> NDArray[np.float32]:

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv
 
-from fieldwise.data.cells import Cells, cells_of
-from fieldwise.data.parallel import in_order
-from fieldwise.errors import DataError
+from fieldwise.config.errors import DataError
+from fieldwise.data.read.cells import Cells, cells_of
+from fieldwise.data.read.parallel import in_order
 
 Parsed = TypeVar("Parsed", bound=Sized)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from fieldwise.data import streams
-from fieldwise.data.bad_rows import BadRows
-from fieldwise.data.delimited import text_table
-from fieldwise.errors import DataError
+from fieldwise.config.errors import DataError
+from fieldwise.data.read import streams
+from fieldwise.data.read.bad_rows import BadRows
+from fieldwise.data.read.delimited import text_table
 
 FORMS = {"libsvm": "feature:value", "libffm": "field:feature:value"}
 KINDS = tuple(FORMS)

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from fieldwise.errors import DataError
+from fieldwise.config.errors import DataError
 
 CHUNK_ROWS = 100_000
 # DuckDB holds a few buffers of this size; a line, however large its cells, must fit into one.

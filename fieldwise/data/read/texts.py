@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from fieldwise.data.formats import text_of
+from fieldwise.data.read.formats import text_of
 
 
 def texts_of(column: pa.ChunkedArray) -> tuple[list[str | None], NDArray[np.int64]]:

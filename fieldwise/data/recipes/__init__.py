@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fieldwise.data.recipes import avazu, criteo, ipinyou, movielens, tables
+from fieldwise.config.errors import ConfigError, unknown
+from fieldwise.data.recipes import avazu, criteo, ipinyou, movielens, small_sets
 from fieldwise.data.recipes.recipe import Recipe
-from fieldwise.errors import ConfigError, unknown
 
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
@@ -14,12 +14,12 @@ RECIPES: dict[str, Recipe] = {
         criteo.CHALLENGE,
         avazu.AVAZU,
         ipinyou.IPINYOU,
-        tables.FRAPPE,
+        small_sets.FRAPPE,
         movielens.MOVIELENS,
-        tables.AMAZON,
-        tables.LIBSVM,
-        tables.LIBFFM,
-        tables.APPSTORE,
+        small_sets.AMAZON,
+        small_sets.LIBSVM,
+        small_sets.LIBFFM,
+        small_sets.APPSTORE,
     )
 }
 

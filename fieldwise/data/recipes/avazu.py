@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import date
 
-from fieldwise.data.delimited import Text
+from fieldwise.data.read.delimited import Text
 from fieldwise.data.recipes.recipe import Derived, Recipe, fields
 
 FIELDS = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fieldwise.data.delimited import Text
+from fieldwise.data.read.delimited import Text
 from fieldwise.data.recipes.recipe import Recipe, fields
 
 INTEGERS = " ".join(f"I{number}" for number in range(1, 14))

@@ -7,12 +7,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fieldwise.data import delimited
-from fieldwise.data.bad_rows import BadRows
-from fieldwise.data.delimited import Text
+from fieldwise.config.errors import DataError
+from fieldwise.data.read import delimited
+from fieldwise.data.read.bad_rows import BadRows
+from fieldwise.data.read.delimited import Text
 from fieldwise.data.recipes.recipe import Derived, Join, Recipe, fields
 from fieldwise.data.schema import Field
-from fieldwise.errors import DataError
 
 RATINGS = ("user", "movie", "rating", "timestamp")
 USERS = ("user", "gender", "age", "occupation", "zip")

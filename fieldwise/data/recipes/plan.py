@@ -11,18 +11,18 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from fieldwise.data import formats
-from fieldwise.data.bad_rows import BadRows
-from fieldwise.data.prepare import Rows, Split
-from fieldwise.data.reading import is_plain
+from fieldwise.config.errors import ConfigError, DataError
+from fieldwise.data.encode.prepare import Rows, Split
+from fieldwise.data.encode.restart import Inputs
+from fieldwise.data.encode.usable import usable
+from fieldwise.data.read import formats
+from fieldwise.data.read.bad_rows import BadRows
+from fieldwise.data.read.line_blocks import is_plain
+from fieldwise.data.read.texts import texts_of
 from fieldwise.data.recipes import find
-from fieldwise.data.recipes.reading import Reader
+from fieldwise.data.recipes.raw_columns import Reader
 from fieldwise.data.recipes.recipe import Recipe
-from fieldwise.data.restart import Inputs
 from fieldwise.data.schema import HistorySettings, Schema
-from fieldwise.data.texts import texts_of
-from fieldwise.data.usable import usable
-from fieldwise.errors import ConfigError, DataError
 
 SHARES = (0.8, 0.1, 0.1)
 

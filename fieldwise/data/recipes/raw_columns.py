@@ -12,14 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fieldwise.data import delimited, formats, streams
-from fieldwise.data.bad_rows import BadRows
-from fieldwise.data.cells import Cells
+from fieldwise.config.errors import DataError
+from fieldwise.data.encode.usable import usable
+from fieldwise.data.read import delimited, formats, streams
+from fieldwise.data.read.bad_rows import BadRows
+from fieldwise.data.read.cells import Cells
 from fieldwise.data.recipes import find
 from fieldwise.data.recipes.recipe import Join, Recipe
 from fieldwise.data.schema import Schema
-from fieldwise.data.usable import usable
-from fieldwise.errors import DataError
 
 # Rows that show whether a file is what the recipe takes it for; half of them must.
 LOOKED_AT = 100

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fieldwise.data.delimited import Text
+from fieldwise.data.read.delimited import Text
 from fieldwise.data.schema import Field, Schema
 
 Join = Callable[[pa.Table], pa.Table]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldwise.data.history import mixed
+from fieldwise.data.history.history import mixed
 from fieldwise.data.world.fields import RANK, Codes, Field, Floats
 from fieldwise.data.world.kinds import Repeats
 

@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 from numpy.typing import NDArray
 
+from fieldwise.config.errors import ConfigError, unknown
+from fieldwise.config.files import whole_file, whole_folder
 from fieldwise.data.recipes.avazu import COLUMNS as AVAZU_COLUMNS
 from fieldwise.data.recipes.ipinyou import BROWSERS, IMPRESSION, SYSTEMS
 from fieldwise.data.world import World
-from fieldwise.errors import ConfigError, unknown
-from fieldwise.files import whole_file, whole_folder
 
 MARKER = "SIMULATED.txt"
 # The first day of the simulated seasons of iPinYou, a Sunday as in the world; days from the eighth on are for testing.

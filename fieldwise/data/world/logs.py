@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
+from fieldwise.config.errors import DataError
 from fieldwise.data.world.fields import Floats
-from fieldwise.errors import DataError
 
 if TYPE_CHECKING:
     from fieldwise.data.world.world import World

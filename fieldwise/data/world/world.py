@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fieldwise.config.errors import ConfigError, DataError, unknown
 from fieldwise.data.world.effects import HIDDEN, PARTS, TASTE, Effect, Returns, Vectors
 from fieldwise.data.world.fields import RANK, Codes, Field, Floats
 from fieldwise.data.world.kinds import KINDS, NUMERIC
 from fieldwise.data.world.logs import Log, join
-from fieldwise.errors import ConfigError, DataError, unknown
 
 BLOCK = 50_000
 ACTIVE = 0.3  # the share of field pairs that interact

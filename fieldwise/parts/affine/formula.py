@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from fieldwise.kernels import rows
-from fieldwise.nn.initial import xavier_
+from fieldwise.loops import running
+from fieldwise.parts.initial import xavier_
 
 # Below, the call costs what the library gains.
 ROWS = 256
@@ -80,17 +80,17 @@ class AffineProduct(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:  # type: ignore[override, unused-ignore]
         x, weight = ctx.saved_tensors
         by_x = product(grad, weight.T) if ctx.needs_input_grad[0] else None
-        wide = grad.shape[1] >= WIDE and rows.available(grad)
+        wide = grad.shape[1] >= WIDE and running.available(grad)
         by_weight = product(transposed(grad), x.T) if wide else grad.T @ x
         return by_x, by_weight, grad.sum(dim=0)
 
 
 def transposed(x: Tensor) -> Tensor:
     """A copy of x.T: (B, K) -> (K, B). Of a matrix only seen as transposed oneDNN's product takes a tenth longer."""
-    from fieldwise.kernels import turn
+    from fieldwise.parts.affine import loops as turn
 
     compute: Any = turn.turn
     found = x.new_empty(x.shape[1], x.shape[0])
-    arrays = rows.array(x), rows.array(found)
-    rows.by_rows(lambda low, high, _: compute(arrays[0], low, high, arrays[1]), len(x))
+    arrays = running.array(x), running.array(found)
+    running.by_rows(lambda low, high, _: compute(arrays[0], low, high, arrays[1]), len(x))
     return found

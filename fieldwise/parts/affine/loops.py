@@ -11,8 +11,8 @@ from llvmlite import ir  # type: ignore[import-untyped, unused-ignore]
 from numba import njit
 from numba.extending import intrinsic
 
-from fieldwise.instructions import pointer
-from fieldwise.kernels.lanes import LANES, WORD, load, store, turned
+from fieldwise.loops.instructions import pointer
+from fieldwise.loops.lanes import LANES, WORD, load, store, turned
 
 
 def _in_blocks(*chosen: int) -> Any:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fieldwise.kernels import rows
+from fieldwise.loops import running
 
 
 class Scores(torch.autograd.Function):
@@ -16,31 +16,31 @@ class Scores(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, v: Tensor, weight: Tensor, bias: Tensor, last: Tensor) -> Tensor:
-        from fieldwise.kernels import attention
+        from fieldwise.parts.attention import loops as attention
 
         compute: Any = attention.forward
         fields, v = v.shape[1], v.contiguous()
         ctx.save_for_backward(v, weight, bias, last)
         scores = v.new_empty(len(v), fields * (fields - 1) // 2)
-        arrays = [rows.array(part) for part in (v, weight.T, bias, last, scores)]
-        rows.by_rows(lambda low, high, _: compute(*arrays[:4], low, high, arrays[4]), len(v))
+        arrays = [running.array(part) for part in (v, weight.T, bias, last, scores)]
+        running.by_rows(lambda low, high, _: compute(*arrays[:4], low, high, arrays[4]), len(v))
         return scores
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override, unused-ignore]
-        from fieldwise.kernels import attention
+        from fieldwise.parts.attention import loops as attention
 
         compute: Any = attention.backward
         v, weight, bias, last = ctx.saved_tensors
-        threads, by_v = rows.threads_for(len(v)), torch.zeros_like(v)
+        threads, by_v = running.threads_for(len(v)), torch.zeros_like(v)
         # Each thread has sums of its own: one after the other, the result does not depend on which is first.
         sums = [torch.zeros(threads, *shape, dtype=torch.float64) for shape in (weight.T.shape, bias.shape, last.shape)]
-        arrays = [rows.array(part) for part in (grad, v, weight.T, weight, bias, last)]
+        arrays = [running.array(part) for part in (grad, v, weight.T, weight, bias, last)]
 
         def part(low: int, high: int, thread: int) -> None:
-            compute(*arrays, low, high, rows.array(by_v), *(rows.array(found[thread]) for found in sums))
+            compute(*arrays, low, high, running.array(by_v), *(running.array(found[thread]) for found in sums))
 
-        rows.on_threads(part, len(v), threads)
+        running.on_threads(part, len(v), threads)
         by_weight, by_bias, by_last = (found.sum(0).to(v.dtype) for found in sums)
         return by_v, by_weight.T, by_bias, by_last

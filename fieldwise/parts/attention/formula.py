@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fieldwise.errors import ConfigError
-from fieldwise.kernels import gpu, rows
-from fieldwise.nn import attention_steps
-from fieldwise.nn.affine import affine
-from fieldwise.nn.classifiers import check_dropout, check_sizes
-from fieldwise.nn.interactions import Pairwise
-from fieldwise.nn.products import PairProducts, pays
+from fieldwise.config.errors import ConfigError
+from fieldwise.config.options import check_dropout, check_sizes
+from fieldwise.loops import gpu, running
+from fieldwise.parts.affine.formula import affine
+from fieldwise.parts.attention import compiled as attention_steps
+from fieldwise.parts.interactions import Pairwise
+from fieldwise.parts.kernel.compiled import PairProducts, pays
 
 
 class AttentionPool(Pairwise):
@@ -64,12 +64,12 @@ class AttentionPool(Pairwise):
 
     def forward(self, v: Tensor) -> Tensor:
         if gpu.scores(self, v):
-            from fieldwise.kernels.triton_scores import attention
+            from fieldwise.parts.triton_scores import attention
 
             assert isinstance(self.attend, nn.Linear)
             last = self.score.new_ones(v.shape[2]) if self.projection is None else self.projection
             return attention(v, self.first, self.second, self.attend, self.score, last, self.temperature)
-        pooled = self.compiled(v) if rows.worth(v) else self.plain(v)
+        pooled = self.compiled(v) if running.worth(v) else self.plain(v)
         if self.projection is not None:
             pooled = pooled * self.projection
         return pooled.sum(dim=1, keepdim=True)

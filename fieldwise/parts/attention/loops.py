@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fieldwise.instructions import keep, pointer
-from fieldwise.kernels.lanes import LANES, larger, load, spread, store, total, where_zero
+from fieldwise.loops.instructions import keep, pointer
+from fieldwise.loops.lanes import LANES, larger, load, spread, store, total, where_zero
 
 
 @njit(cache=True, nogil=True, inline="always")

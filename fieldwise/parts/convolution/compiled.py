@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fieldwise.kernels import rows
+from fieldwise.loops import running
 
 
 class WindowMax(torch.autograd.Function):
@@ -19,35 +19,35 @@ class WindowMax(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, v: Tensor, weight: Tensor) -> Tensor:
-        from fieldwise.kernels import windows
-        from fieldwise.kernels.blocks import BLOCK
+        from fieldwise.loops.blocks import BLOCK
+        from fieldwise.parts.convolution import loops as windows
 
         compute: Any = windows.forward
         v, weight = v.contiguous(), weight.contiguous()
         found = v.new_empty(len(v), len(weight))
         places = torch.empty(found.shape, dtype=torch.int16 if v.shape[1] < 2**15 else torch.int64)
-        arrays = [rows.array(part) for part in (v, weight, found, places)]
+        arrays = [running.array(part) for part in (v, weight, found, places)]
 
         def part(low: int, high: int, thread: int) -> None:
             compute(*arrays[:2], low, high, *arrays[2:])
 
-        rows.on_threads(part, -(-len(v) // BLOCK), rows.threads_for(len(v)))
+        running.on_threads(part, -(-len(v) // BLOCK), running.threads_for(len(v)))
         ctx.save_for_backward(v, weight, places)
         return found
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override, unused-ignore]
-        from fieldwise.kernels import windows
+        from fieldwise.parts.convolution import loops as windows
 
         compute: Any = windows.backward
         v, weight, places = ctx.saved_tensors
-        threads, by_v = rows.threads_for(len(v)), torch.zeros_like(v)
+        threads, by_v = running.threads_for(len(v)), torch.zeros_like(v)
         by_weight = weight.new_zeros(threads, *weight.shape)
-        arrays = [rows.array(part) for part in (grad, places, v, weight)]
+        arrays = [running.array(part) for part in (grad, places, v, weight)]
 
         def part(low: int, high: int, thread: int) -> None:
-            compute(*arrays, low, high, rows.array(by_v), rows.array(by_weight[thread]))
+            compute(*arrays, low, high, running.array(by_v), running.array(by_weight[thread]))
 
-        rows.on_threads(part, len(v), threads)
+        running.on_threads(part, len(v), threads)
         return by_v, by_weight.sum(0)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fieldwise.errors import ConfigError
-from fieldwise.kernels import gpu, rows
-from fieldwise.nn.classifiers import check_sizes
-from fieldwise.nn.initial import xavier_
-from fieldwise.nn.interactions import Interaction, one_size
-from fieldwise.nn.window_max import WindowMax
+from fieldwise.config.errors import ConfigError
+from fieldwise.config.options import check_sizes
+from fieldwise.loops import gpu, running
+from fieldwise.parts.convolution.compiled import WindowMax
+from fieldwise.parts.initial import xavier_
+from fieldwise.parts.interactions import Interaction, one_size
 
 
 class Convolution(Interaction):
@@ -39,7 +39,7 @@ class Convolution(Interaction):
         self.width = inputs * length
 
     def forward(self, v: Tensor) -> Tensor:
-        if self.keep == [1] and rows.worth(v):
+        if self.keep == [1] and running.worth(v):
             (convolution,) = self.convolutions
             with torch.autocast("cpu", enabled=False):
                 return torch.relu(WindowMax.apply(v, _by_window(convolution)))  # type: ignore[no-untyped-call]

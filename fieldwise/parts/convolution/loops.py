@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fieldwise.instructions import keep, pointer
-from fieldwise.kernels.blocks import BLOCK, turn_in, turn_out
-from fieldwise.kernels.lanes import LANES, larger, load, spread, store, where_zero
-from fieldwise.kernels.tiles import product
+from fieldwise.loops.blocks import BLOCK, turn_in, turn_out
+from fieldwise.loops.instructions import keep, pointer
+from fieldwise.loops.lanes import LANES, larger, load, spread, store, where_zero
+from fieldwise.loops.tiles import product
 
 
 @njit(cache=True, nogil=True)

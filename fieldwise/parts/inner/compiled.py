@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fieldwise.kernels import rows
+from fieldwise.loops import running
 
 
 class InnerProducts(torch.autograd.Function):
@@ -16,24 +16,24 @@ class InnerProducts(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, v: Tensor) -> Tensor:
-        from fieldwise.kernels import inner
+        from fieldwise.parts.inner import loops as inner
 
         v = v.contiguous()
         ctx.save_for_backward(v)
         compute: Any = inner.forward
         found = v.new_empty(v.shape[0], v.shape[1] * (v.shape[1] - 1) // 2)
-        arrays = rows.array(v), rows.array(found)
-        rows.by_rows(lambda low, high, _: compute(arrays[0], low, high, arrays[1]), len(v))
+        arrays = running.array(v), running.array(found)
+        running.by_rows(lambda low, high, _: compute(arrays[0], low, high, arrays[1]), len(v))
         return found
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
     def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override, unused-ignore]
-        from fieldwise.kernels import inner
+        from fieldwise.parts.inner import loops as inner
 
         (v,) = ctx.saved_tensors
         compute: Any = inner.backward
         found = torch.empty_like(v)
-        arrays = [rows.array(part) for part in (grad, v, found)]
-        rows.by_rows(lambda low, high, _: compute(*arrays[:2], low, high, arrays[2]), len(v))
+        arrays = [running.array(part) for part in (grad, v, found)]
+        running.by_rows(lambda low, high, _: compute(*arrays[:2], low, high, arrays[2]), len(v))
         return found

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fieldwise.instructions import keep, pointer
-from fieldwise.kernels.lanes import LANES, load, spread, store
+from fieldwise.loops.instructions import keep, pointer
+from fieldwise.loops.lanes import LANES, load, spread, store
 
 # Rows whose share in the kernels' gradients is summed up at once: what they need stays in the second cache.
 BLOCK = 64

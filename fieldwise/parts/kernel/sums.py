@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fieldwise.nn import affine
-from fieldwise.nn.products import by_kernels, narrowed
+from fieldwise.parts.affine import formula as affine
+from fieldwise.parts.kernel.compiled import by_kernels, narrowed
 
 
 class KernelSums(torch.autograd.Function):

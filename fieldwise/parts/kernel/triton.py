@@ -14,8 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fieldwise.kernels.gpu import ROWS, padded
-from fieldwise.kernels.triton_pairs import fields_of, store_side, sum_sides, vectors_of
+from fieldwise.loops.gpu import ROWS, padded
+from fieldwise.loops.triton_pairs import fields_of, store_side, sum_sides, vectors_of
 
 WALKS = 4  # programs that share a pair's rows
 

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from fieldwise.kernels import rows
-from fieldwise.nn.norms import EPSILON
+from fieldwise.loops import running
+from fieldwise.parts.norm.formula import EPSILON
 
 
 def two_layers(v: Tensor, first: Tensor, second: Tensor, layers: tuple[Tensor, ...]) -> Tensor:
@@ -20,7 +20,7 @@ def two_layers(v: Tensor, first: Tensor, second: Tensor, layers: tuple[Tensor, .
     (P, 1, U). Under autocast the products of the first layer are of bfloat16, if the processor has them; all else is
     in the type of the weights.
     """
-    from fieldwise.kernels import halves
+    from fieldwise.loops import halves
 
     kept = torch.is_grad_enabled() and any(part.requires_grad for part in (v, *layers))
     narrow = torch.is_autocast_enabled("cpu") and v.dtype == torch.float32 and halves.available()
@@ -36,24 +36,24 @@ class TwoLayers(torch.autograd.Function):
     def forward(
         ctx: Any, v: Tensor, first: Tensor, second: Tensor, kept: bool, narrow: bool, *layers: Tensor
     ) -> Tensor:
-        from fieldwise.kernels import micro
-        from fieldwise.kernels.blocks import BLOCK
+        from fieldwise.loops.blocks import BLOCK
+        from fieldwise.parts.micro import loops as micro
 
         compute, v = _any(micro.forward), v.contiguous()
         weight, bias, gain, shift, last, last_bias = layers
         blocks, (pairs, _, height) = -(-len(v) // BLOCK), weight.shape
-        threads = rows.threads_for(len(v))
+        threads = running.threads_for(len(v))
         units = v.new_empty(blocks if kept else threads, pairs, height, BLOCK)
         stats, out = v.new_empty(blocks, 2, BLOCK), v.new_empty(len(v), pairs, last.shape[2])
         flat = bias.squeeze(1), gain.squeeze(1), shift.squeeze(1), last, last_bias.squeeze(1)
-        given = [*(rows.array(part) for part in (v, first, second)), weight.shape[1]]
-        given += [rows.array(part) for part in (_words(weight, 1) if narrow else weight, *flat)]
-        held, found = rows.array(units), [rows.array(stats), rows.array(out)]
+        given = [*(running.array(part) for part in (v, first, second)), weight.shape[1]]
+        given += [running.array(part) for part in (_words(weight, 1) if narrow else weight, *flat)]
+        held, found = running.array(units), [running.array(stats), running.array(out)]
 
         def part(low: int, high: int, thread: int) -> None:
             compute(*given, EPSILON, low, high, held if kept else held[thread : thread + 1], *found)
 
-        rows.on_threads(part, blocks, threads)
+        running.on_threads(part, blocks, threads)
         if kept:
             ctx.narrow = narrow
             ctx.save_for_backward(v, first, second, weight, *flat[1:4], units, stats)
@@ -62,28 +62,28 @@ class TwoLayers(torch.autograd.Function):
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override, unused-ignore]
-        from fieldwise.kernels import micro
-        from fieldwise.kernels.lanes import LANES
+        from fieldwise.loops.lanes import LANES
+        from fieldwise.parts.micro import loops as micro
 
         compute = _any(micro.backward)
         v, _, _, weight, gain, _, last, units, _ = saved = ctx.saved_tensors
-        grad, by_v, threads = grad.contiguous(), torch.empty_like(v), rows.threads_for(len(v))
+        grad, by_v, threads = grad.contiguous(), torch.empty_like(v), running.threads_for(len(v))
         (_, wide, height), outs = weight.shape, last.shape[2]
         # Each thread has sums of its own: one after the other, the result does not depend on which is first.
         by_weight = v.new_zeros(threads, *_shape(weight, height, wide + 1, LANES))
         by_gain, by_shift = v.new_zeros(2, threads, *gain.shape, LANES)
         by_last = v.new_zeros(threads, *_shape(last, height, outs, LANES))
-        given = [*(rows.array(part) for part in (grad, *saved[:3])), wide]
-        given += [rows.array(part) for part in (_words(weight, 2) if ctx.narrow else weight, *saved[4:])]
-        sums = [rows.array(part) for part in (by_weight, by_gain, by_shift, by_last)]
+        given = [*(running.array(part) for part in (grad, *saved[:3])), wide]
+        given += [running.array(part) for part in (_words(weight, 2) if ctx.narrow else weight, *saved[4:])]
+        sums = [running.array(part) for part in (by_weight, by_gain, by_shift, by_last)]
 
         def part(low: int, high: int, thread: int) -> None:
-            compute(*given, low, high, *(found[thread] for found in sums), rows.array(by_v))
+            compute(*given, low, high, *(found[thread] for found in sums), running.array(by_v))
 
-        rows.on_threads(part, len(units), threads)
+        running.on_threads(part, len(units), threads)
         affine, collect = (torch.empty_like(weight), weight.new_empty(len(weight), 1, height)), _any(micro.collect)
-        filled = rows.array(affine[0]), rows.array(affine[1][:, 0])
-        rows.on_threads(lambda low, high, _: collect(sums[0], low, high, *filled), len(weight), threads)
+        filled = running.array(affine[0]), running.array(affine[1][:, 0])
+        running.on_threads(lambda low, high, _: collect(sums[0], low, high, *filled), len(weight), threads)
         shared = [found.sum((0, 3))[:, None] for found in (by_gain, by_shift)]
         return (
             by_v,

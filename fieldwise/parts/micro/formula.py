@@ -9,14 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fieldwise.errors import ConfigError
-from fieldwise.kernels import gpu, rows
-from fieldwise.nn import micro_steps
-from fieldwise.nn.classifiers import check_sizes
-from fieldwise.nn.initial import xavier_
-from fieldwise.nn.interactions import Pairwise, Plain, by_field, mask_of, weights
-from fieldwise.nn.norm_relu import NormRelu, takes
-from fieldwise.nn.norms import PairNorm, activation, pair_norm
+from fieldwise.config.errors import ConfigError
+from fieldwise.config.options import check_sizes
+from fieldwise.loops import gpu, running
+from fieldwise.parts.initial import xavier_
+from fieldwise.parts.interactions import Pairwise, by_field, mask_of
+from fieldwise.parts.micro import compiled as micro_steps
+from fieldwise.parts.norm.compiled import NormRelu, takes
+from fieldwise.parts.norm.formula import PairNorm, activation, pair_norm
+from fieldwise.parts.weights import Plain, weights
 
 PIECE = 8  # numbers of bfloat16 in 16 bytes
 
@@ -66,7 +67,7 @@ class MicroNetwork(Pairwise):
     def forward(self, v: Tensor) -> Tensor:
         if self._fusible and gpu.fuses(v, self._tile):
             return self._by_kernels(v)
-        if self._fusible and rows.worth(v):
+        if self._fusible and running.worth(v):
             norm = self.norms[0]
             first, last = ((weight(), bias) for weight, bias in zip(self.weights, self.biases, strict=True))
             layers: Any = *first, norm.gain, norm.shift, *last
@@ -108,7 +109,7 @@ class MicroNetwork(Pairwise):
 
     def _by_kernels(self, v: Tensor) -> Tensor:
         """The same by the GPU's kernels."""
-        from fieldwise.kernels.triton_micro import micro
+        from fieldwise.parts.micro.triton import micro
 
         norm, last = self.norms
         inputs, outputs = (by_field(v), self.weights[0](), self.biases[0]), (self.weights[1](), self.biases[1])

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fieldwise.instructions import keep, pointer, prefetch_second
-from fieldwise.kernels.blocks import BLOCK, turn_in, turn_out
-from fieldwise.kernels.halves import pack, pack_along, room, room_along
-from fieldwise.kernels.lanes import LANES, larger, load, spread, store, total, where_zero
-from fieldwise.kernels.tiles import added_product, product
+from fieldwise.loops.blocks import BLOCK, turn_in, turn_out
+from fieldwise.loops.halves import pack, pack_along, room, room_along
+from fieldwise.loops.instructions import keep, pointer, prefetch_second
+from fieldwise.loops.lanes import LANES, larger, load, spread, store, total, where_zero
+from fieldwise.loops.tiles import added_product, product
 
 GROUP = 32
 

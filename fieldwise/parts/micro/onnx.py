@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldwise.online.features import Block, Moments, Norm, normed, together
-from fieldwise.online.graph import Graph
-from fieldwise.online.parts import Part
-from fieldwise.online.sides import Side, Sides, Whole
-from fieldwise.online.signs import RowNorm, next_layer
+from fieldwise.graphs.context_norm import RowNorm, next_layer
+from fieldwise.graphs.features import Block, Moments, Norm, normed, together
+from fieldwise.graphs.graph import Graph
+from fieldwise.graphs.plain_parts import Part
+from fieldwise.graphs.two_sides import Side, Sides, Whole
 
 
 @dataclass(frozen=True)

@@ -27,10 +27,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fieldwise.kernels.gpu import ROWS, padded
-from fieldwise.kernels.triton_last import last_norm, pulled
-from fieldwise.kernels.triton_pairs import fields_of, store_side, sum_sides, summed, vectors_of
-from fieldwise.nn.norms import EPSILON
+from fieldwise.loops.gpu import ROWS, padded
+from fieldwise.loops.triton_pairs import fields_of, store_side, sum_sides, summed, vectors_of
+from fieldwise.parts.micro.triton_last import last_norm, pulled
+from fieldwise.parts.norm.formula import EPSILON
 
 WALKS = 4  # programs that share a pair's rows, where no gradient is summed over them
 

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fieldwise.kernels.triton_pairs import summed
+from fieldwise.loops.triton_pairs import summed
 
 TILE = 4096  # numbers of a row at a time
 ROWS = 4  # of a tile on the way back: 64 bytes of a pair's outputs in bfloat16

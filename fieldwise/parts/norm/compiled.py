@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from fieldwise.kernels import rows
-from fieldwise.nn.norms import EPSILON, PairNorm
+from fieldwise.loops import running
+from fieldwise.parts.norm.formula import EPSILON, PairNorm
 
 
 def takes(norm: Any, activation: Any, x: Tensor) -> bool:
@@ -19,7 +19,7 @@ def takes(norm: Any, activation: Any, x: Tensor) -> bool:
         return False
     shared = isinstance(norm, nn.LayerNorm) or (isinstance(norm, PairNorm) and not norm.alone)
     known = shared and isinstance(activation, nn.ReLU) and x.is_contiguous()
-    return known and x.shape[-2] >= rows.ROWS_PER_THREAD and rows.computes(x.detach())
+    return known and x.shape[-2] >= running.ROWS_PER_THREAD and running.computes(x.detach())
 
 
 def layer_norm_relu(x: Tensor, norm: nn.LayerNorm) -> Tensor:
@@ -33,36 +33,36 @@ class LayerNormRelu(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, gain: Tensor, shift: Tensor, eps: float) -> Tensor:
-        from fieldwise.kernels import layer_norm as loops
+        from fieldwise.parts.norm import layer_loops as loops
 
         forward: Any = loops.forward
         y, stats = torch.empty_like(x), gain.new_empty(len(x), 2)
-        arrays = [rows.array(part) for part in (x, gain, shift, torch.ones_like(gain), stats, y)]
+        arrays = [running.array(part) for part in (x, gain, shift, torch.ones_like(gain), stats, y)]
 
         def part(low: int, high: int, thread: int) -> None:
             forward(*arrays[:4], eps, low, high, *arrays[4:])
 
-        rows.by_rows(part, len(x))
+        running.by_rows(part, len(x))
         ctx.save_for_backward(x, gain, shift, stats)
         return y
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:  # type: ignore[override, unused-ignore]
-        from fieldwise.kernels import layer_norm as loops
+        from fieldwise.parts.norm import layer_loops as loops
 
         backward: Any = loops.backward
         x, gain, _, _ = saved = ctx.saved_tensors
-        threads, dx = rows.threads_for(len(x)), torch.empty_like(x)
+        threads, dx = running.threads_for(len(x)), torch.empty_like(x)
         # Each thread has sums of its own: one after the other, the result does not depend on which is first.
         by_gain, by_shift = gain.new_zeros(2, threads, len(gain))
-        arrays = [rows.array(part) for part in (grad, *saved)]
-        found = [rows.array(part) for part in (by_gain, by_shift, dx)]
+        arrays = [running.array(part) for part in (grad, *saved)]
+        found = [running.array(part) for part in (by_gain, by_shift, dx)]
 
         def part(low: int, high: int, thread: int) -> None:
             backward(*arrays, low, high, found[0][thread], found[1][thread], found[2])
 
-        rows.on_threads(part, len(x), threads)
+        running.on_threads(part, len(x), threads)
         return dx, by_gain.sum(0), by_shift.sum(0), None
 
 
@@ -71,35 +71,35 @@ class NormRelu(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, gain: Tensor, shift: Tensor) -> Tensor:
-        from fieldwise.kernels import pair_norm as loops
+        from fieldwise.parts.norm import pair_loops as loops
 
         forward: Any = loops.forward
         y, stats = torch.empty_like(x), torch.empty(x.shape[1], 2, dtype=torch.float64)
-        arrays = [rows.array(part) for part in (x, gain.squeeze(1), shift.squeeze(1), stats, y)]
+        arrays = [running.array(part) for part in (x, gain.squeeze(1), shift.squeeze(1), stats, y)]
 
         def part(low: int, high: int, thread: int) -> None:
             forward(*arrays[:3], EPSILON, low, high, *arrays[3:])
 
-        rows.by_rows(part, x.shape[1])
+        running.by_rows(part, x.shape[1])
         ctx.save_for_backward(x, gain.squeeze(1), shift.squeeze(1), stats)
         return y
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override, unused-ignore]
-        from fieldwise.kernels import pair_norm as loops
+        from fieldwise.parts.norm import pair_loops as loops
 
         backward: Any = loops.backward
         x, gain, _, _ = saved = ctx.saved_tensors
-        threads, dx = rows.threads_for(x.shape[1]), torch.empty_like(x)
+        threads, dx = running.threads_for(x.shape[1]), torch.empty_like(x)
         # Each thread has sums of its own: one after the other, the result does not depend on which is first.
         by_gain, by_shift = gain.new_zeros(2, threads, x.shape[0], x.shape[2])
-        arrays = [rows.array(part) for part in (grad.contiguous(), *saved)]
-        found = [rows.array(part) for part in (by_gain, by_shift, dx)]
+        arrays = [running.array(part) for part in (grad.contiguous(), *saved)]
+        found = [running.array(part) for part in (by_gain, by_shift, dx)]
 
         def part(low: int, high: int, thread: int) -> None:
             backward(*arrays, low, high, found[0][thread], found[1][thread], found[2])
 
-        rows.on_threads(part, grad.shape[1], threads)
+        running.on_threads(part, grad.shape[1], threads)
         own = (len(gain), -1, 1, x.shape[2])
         return dx, *(total.sum(0).view(own).sum(1) for total in (by_gain, by_shift))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fieldwise.errors import ConfigError, unknown
+from fieldwise.config.errors import ConfigError, unknown
 
 # The paper writes its norms without an epsilon; equal units would then divide by zero.
 EPSILON = 1e-5

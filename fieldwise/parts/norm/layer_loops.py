@@ -13,8 +13,8 @@ from typing import Any
 
 from numba import njit
 
-from fieldwise.instructions import pointer
-from fieldwise.kernels.lanes import LANES, larger, load, spread, store, total, where_zero
+from fieldwise.loops.instructions import pointer
+from fieldwise.loops.lanes import LANES, larger, load, spread, store, total, where_zero
 
 
 @njit(cache=True, nogil=True, inline="always")

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fieldwise.instructions import pointer
-from fieldwise.kernels.lanes import LANES, larger, load, spread, store, total, where_zero
+from fieldwise.loops.instructions import pointer
+from fieldwise.loops.lanes import LANES, larger, load, spread, store, total, where_zero
 
 ROWS = 8  # rows whose units stay in the cache
 GROUP = 32

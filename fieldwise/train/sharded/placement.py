@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import torch
 
-from fieldwise import distributed
-from fieldwise.config import Config
+from fieldwise.config.settings import Config
 from fieldwise.nn.model import Model
+from fieldwise.train import distributed
 
 # Numbers that training keeps for each weight, itself included.
 KEPT = {"adam": 3, "ftrl": 3, "adagrad": 2, "sgd": 2}

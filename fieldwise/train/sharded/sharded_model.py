@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fieldwise import distributed
-from fieldwise.config import Config, TrainSettings
-from fieldwise.errors import ConfigError
+from fieldwise.config.errors import ConfigError
+from fieldwise.config.settings import Config, TrainSettings
 from fieldwise.nn.embedding import Table
 from fieldwise.nn.model import Model
-from fieldwise.sharded.engine import torchrec
-from fieldwise.sharded.pieces import IntoOwnRows, WithoutMemory
+from fieldwise.train import distributed
+from fieldwise.train.sharded.deferred import IntoOwnRows, WithoutMemory
+from fieldwise.train.sharded.torchrec_engine import torchrec
 
 # The one feature and table of each collection. Rows come back by this name, never by their place.
 ROWS = "rows"
@@ -177,7 +177,7 @@ def check_rows(rows: int, workers: int) -> None:
     >>> check_rows(5, 2)
     >>> check_rows(4, 3)
     Traceback (most recent call last):
-    fieldwise.errors.ConfigError: --tables sharded needs rows of every table for each of 3 workers, found one of 4 ...
+    fieldwise.config.errors.ConfigError: --tables sharded needs rows of every table for each of 3 workers, found ...
     """
     if (workers - 1) * -(-rows // workers) >= rows:
         way_out = "take fewer workers, or --tables replicated"

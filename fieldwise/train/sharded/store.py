@@ -18,12 +18,12 @@ from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.checkpoint.state_dict_loader import load as read
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
-from fieldwise import distributed
-from fieldwise.checkpoint import Store, drop_others, folder_of, newest_first
-from fieldwise.errors import BundleError, TrainingError
+from fieldwise.config.errors import BundleError, TrainingError
 from fieldwise.optim import RowOptimizer
-from fieldwise.sharded.cut import Cut, placed
-from fieldwise.sharded.whole import WholeWeights, write_whole
+from fieldwise.train import distributed
+from fieldwise.train.checkpoint import Store, drop_others, folder_of, newest_first
+from fieldwise.train.sharded.sharded_model import Cut, placed
+from fieldwise.train.sharded.weights_file import WholeWeights, write_whole
 
 PROGRESS = "progress.json"
 

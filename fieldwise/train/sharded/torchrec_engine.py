@@ -9,7 +9,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
-from fieldwise.errors import ConfigError
+from fieldwise.config.errors import ConfigError
 
 
 def check() -> None:

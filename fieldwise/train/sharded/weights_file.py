@@ -12,10 +12,10 @@ from typing import BinaryIO
 import torch
 from torch import Tensor
 
-from fieldwise import distributed
-from fieldwise.files import whole_file
+from fieldwise.config.files import whole_file
 from fieldwise.nn.model import Model
-from fieldwise.sharded.cut import Cut, CutTable
+from fieldwise.train import distributed
+from fieldwise.train.sharded.sharded_model import Cut, CutTable
 
 # Rows that travel at a time.
 PIECE_ROWS = 2**18

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from fieldwise import distributed
-from fieldwise.config import Config
+from fieldwise.config.settings import Config
 from fieldwise.nn.model import Model
-from fieldwise.sharded.cut import Cut
-from fieldwise.steps.captured import CapturedStep
-from fieldwise.steps.plain import STAGES, Step, optimizer_of, tables
-from fieldwise.steps.shallow import ShallowStep
-from fieldwise.steps.sharded import ShardedStep
-from fieldwise.steps.shared import SharedStep
+from fieldwise.train import distributed
+from fieldwise.train.sharded.sharded_model import Cut
+from fieldwise.train.steps.captured import CapturedStep
+from fieldwise.train.steps.plain import STAGES, Step, optimizer_of, tables
+from fieldwise.train.steps.shallow import ShallowStep
+from fieldwise.train.steps.sharded import ShardedStep
+from fieldwise.train.steps.shared import SharedStep
 
 __all__ = [
     "STAGES",

@@ -19,13 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fieldwise.config import Config
+from fieldwise.config.settings import Config
 from fieldwise.data.batches import Batch, rows_of_batches, take
 from fieldwise.data.dataset import Part
 from fieldwise.data.feed import Source, ahead
 from fieldwise.nn.model import Model
 from fieldwise.optim import Adam
-from fieldwise.steps.plain import STAGES, Step
+from fieldwise.train.steps.plain import STAGES, Step
 
 WINDOW_BYTES = 64 * 2**20
 WINDOW_BATCHES = 256

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fieldwise.instructions import keep, pointer
-from fieldwise.kernels.lanes import (
+from fieldwise.loops.instructions import keep, pointer
+from fieldwise.loops.lanes import (
     LANES,
     load,
     spread,
@@ -25,9 +25,9 @@ from fieldwise.kernels.lanes import (
     without_first,
     without_second,
     without_third,
-)  # fmt: skip
-from fieldwise.kernels.moves import decays, move_row
-from fieldwise.kernels.shallow import ask, ask_row, loss_of, parted
+)
+from fieldwise.optim.moves import decays, move_row
+from fieldwise.train.steps.shallow_loops import ask, ask_row, loss_of, parted
 
 FOUR = 4
 

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fieldwise.config import Config
+from fieldwise.config.errors import ConfigError, TrainingError
+from fieldwise.config.memory import keep_freed_memory
+from fieldwise.config.settings import Config
 from fieldwise.data.batches import Batch, batches
 from fieldwise.data.dataset import Part
-from fieldwise.errors import ConfigError, TrainingError
-from fieldwise.memory import keep_freed_memory
 from fieldwise.nn.embedding import Table
 from fieldwise.nn.model import Model
-from fieldwise.nn.squares import square_sum
 from fieldwise.optim import RowOptimizer, clip, learning_rate, make_optimizer, set_learning_rate
+from fieldwise.optim.squares import square_sum
 
 # The parts of a step that `Step.passed` hears of, in their order.
 STAGES = ("data", "forward", "backward", "optimiser")

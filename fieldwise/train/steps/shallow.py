@@ -1,4 +1,4 @@
-"""LR, FM and FFM on a CPU: the whole step in compiled loops over the batch (kernels/shallow.py)."""
+"""LR, FM and FFM on a CPU: the whole step in compiled loops over the batch (train/steps/shallow_loops.py)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fieldwise.config import Config
+from fieldwise.config.settings import Config
 from fieldwise.data.batches import Batch
-from fieldwise.kernels import rows
+from fieldwise.loops import running
 from fieldwise.nn.embedding import Embedding
-from fieldwise.nn.interactions import FieldAwareProduct
 from fieldwise.nn.model import Model
-from fieldwise.nn.shallow import is_shallow
+from fieldwise.nn.shallow_scores import is_shallow
 from fieldwise.optim import FTRL, AdaGrad, Adam, RowOptimizer
-from fieldwise.steps.plain import Step, tables
+from fieldwise.optim.adam_rows import powers
+from fieldwise.parts.interactions import FieldAwareProduct
+from fieldwise.train.steps.plain import Step, tables
 
 # Rows that are worth a thread of their own.
 ROWS_PER_THREAD = 250
@@ -39,7 +40,7 @@ class ShallowStep(Step):
             and not settings.clip
             and not settings.l2_full
             and is_shallow(model)
-            and rows.available(*(table.weight.detach()[:1] for table in tables(model)))
+            and running.available(*(table.weight.detach()[:1] for table in tables(model)))
         )
 
     def __init__(self, model: Model, config: Config, total: int) -> None:
@@ -53,7 +54,7 @@ class ShallowStep(Step):
         self.slots = Slots(0, 0, layout.fields, self.memory)
 
     def __call__(self, batch: Batch, number: int) -> float:
-        from fieldwise.kernels import shallow as loops
+        from fieldwise.train.steps import shallow_loops as loops
 
         shallow: Any = loops
         self._set_rate(number)
@@ -87,11 +88,11 @@ class ShallowStep(Step):
                 *shape, low, high, slots.rows, slots.used, minus, l2, *table, slots.sums, slots.scratch[thread]
             )
 
-        rows.on_threads(group, fields, threads)
-        found = rows.on_threads(walk, count, threads)
+        running.on_threads(group, fields, threads)
+        found = running.on_threads(walk, count, threads)
         loss = self._checked(sum(part for part, _ in found), number)
         self.passed("forward")
-        rows.on_threads(repeated, fields, threads)
+        running.on_threads(repeated, fields, threads)
         if bias is not None:
             state = self.optimizer.state_of(bias)
             own = [tensor.detach().numpy() for tensor in (bias, state[0], state[-1])]
@@ -102,7 +103,7 @@ class ShallowStep(Step):
 
     def _kernel(self, shallow: Any) -> Any:
         if self.product:
-            from fieldwise.kernels.ffm import ffm_rows
+            from fieldwise.train.steps.ffm_loops import ffm_rows
 
             return ffm_rows
         return shallow.fm_rows if self.memory.dim else shallow.lr_rows
@@ -193,7 +194,7 @@ class Marks:
 
 
 def _kind(optimizer: RowOptimizer) -> int:
-    from fieldwise.kernels import moves
+    from fieldwise.optim import moves
 
     if isinstance(optimizer, Adam):
         return moves.ADAM if optimizer.decays else moves.LAZY_ADAM
@@ -213,4 +214,4 @@ def _numbers(optimizer: RowOptimizer) -> tuple[float, ...]:
 
 
 def _powers(optimizer: RowOptimizer) -> NDArray[np.float64]:
-    return rows.powers(*optimizer.param_groups[0]["betas"]) if isinstance(optimizer, Adam) else np.empty((0, 2))
+    return powers(*optimizer.param_groups[0]["betas"]) if isinstance(optimizer, Adam) else np.empty((0, 2))

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fieldwise.instructions import pointer, prefetch, prefetch_second
-from fieldwise.kernels.lanes import LANES, load, spread, store, total
-from fieldwise.kernels.moves import ADAGRAD, decays, move_row, moved
+from fieldwise.loops.instructions import pointer, prefetch, prefetch_second
+from fieldwise.loops.lanes import LANES, load, spread, store, total
+from fieldwise.optim.moves import ADAGRAD, decays, move_row, moved
 
 LINE = 16  # float32 numbers of a cache line
 AHEAD = 4  # rows whose marks are asked for in advance

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fieldwise.config import Config
-from fieldwise.sharded.cut import Cut
-from fieldwise.steps.shared import SharedStep
+from fieldwise.config.settings import Config
+from fieldwise.train.sharded.sharded_model import Cut
+from fieldwise.train.steps.shared import SharedStep
 
 
 class ShardedStep(SharedStep):

@@ -10,15 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fieldwise import distributed
-from fieldwise.config import Config
+from fieldwise.config.errors import ConfigError
+from fieldwise.config.settings import Config
 from fieldwise.data.batches import Batch, rows_of_batches, share, take
 from fieldwise.data.dataset import Part
-from fieldwise.errors import ConfigError
 from fieldwise.nn.model import Model
 from fieldwise.optim import clip
 from fieldwise.optim.rows import touched
-from fieldwise.steps.plain import Step
+from fieldwise.train import distributed
+from fieldwise.train.steps.plain import Step
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pyarrow import parquet
 
-from fieldwise.data import formats
-from fieldwise.data.buckets import Histogram, fit_thresholds
-from fieldwise.data.encoder import MISSING, OTHER, PAD, Encoder, fit_vocabulary, log_square, texts_of
-from fieldwise.data.formats import as_table, text_of
-from fieldwise.data.prepare import Split, prepare
+from fieldwise.config.errors import BundleError, DataError
+from fieldwise.data.encode.encoder import MISSING, OTHER, PAD, Encoder, fit_vocabulary, log_square, texts_of
+from fieldwise.data.encode.prepare import Split, prepare
+from fieldwise.data.kinds.buckets import Histogram, fit_thresholds
+from fieldwise.data.read import formats
+from fieldwise.data.read.formats import as_table, text_of
 from fieldwise.data.schema import Field, Schema
-from fieldwise.errors import BundleError, DataError
 
 ALL_FOR_TRAINING = Split((1.0, 0.0, 0.0))
 

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fieldwise.data.formats import as_table
-from fieldwise.data.infer import infer_schema
+from fieldwise.data.encode.infer import infer_schema
+from fieldwise.data.read.formats import as_table
 from fieldwise.data.schema import Field, Schema
 
 ROWS = 4000

@@ -12,10 +12,11 @@ import pyarrow as pa
 import pytest
 
 from fieldwise import cli
-from fieldwise.data import formats, leaks
-from fieldwise.data.prepare import Split, prepare
+from fieldwise.data.encode import leaks
+from fieldwise.data.encode.prepare import Split, prepare
+from fieldwise.data.encode.staged import LABEL
+from fieldwise.data.read import formats
 from fieldwise.data.schema import Field, Schema, history_settings
-from fieldwise.data.staged import LABEL
 from fieldwise.data.world import World
 
 ROWS = 9000

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fieldwise.config import load_config
-from fieldwise.data import formats
+from fieldwise.bundle.predictor import Predictor
+from fieldwise.config.errors import BundleError, ConfigError
+from fieldwise.config.settings import load_config
 from fieldwise.data.dataset import Dataset
-from fieldwise.data.encoder import Encoder
-from fieldwise.data.leaves import Leaves
-from fieldwise.data.prepare import prepare
+from fieldwise.data.encode.encoder import Encoder
+from fieldwise.data.encode.leaves import Leaves
+from fieldwise.data.encode.prepare import prepare
+from fieldwise.data.read import formats
 from fieldwise.data.schema import FIRST, Layout, Schema
-from fieldwise.errors import BundleError, ConfigError
-from fieldwise.predictor import Predictor
-from fieldwise.train import train
+from fieldwise.train.loop import train
 
 pytest.importorskip("xgboost")
 TREES = 5

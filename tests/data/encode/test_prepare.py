@@ -13,13 +13,13 @@ import pytest
 from numpy.typing import NDArray
 from pyarrow import parquet
 
-from fieldwise.data import formats
+from fieldwise.config.errors import ConfigError, DataError, FieldwiseError
 from fieldwise.data.dataset import Dataset
-from fieldwise.data.encoder import Encoder
-from fieldwise.data.formats import as_table
-from fieldwise.data.prepare import Split, prepare, read_labels
+from fieldwise.data.encode.encoder import Encoder
+from fieldwise.data.encode.prepare import Split, prepare, read_labels
+from fieldwise.data.read import formats
+from fieldwise.data.read.formats import as_table
 from fieldwise.data.schema import Field, Schema
-from fieldwise.errors import ConfigError, DataError, FieldwiseError
 
 # The id of row number n is n + 2 in every part, so that ids tell which rows they are.
 MOST = 1000

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 
 from fieldwise import cli
-from fieldwise.data import formats
+from fieldwise.bundle.predictor import Predictor
+from fieldwise.config.errors import ConfigError
 from fieldwise.data.dataset import Dataset
-from fieldwise.data.prepare import Split, prepare
-from fieldwise.data.propose import RIDGE, Additive, Sample, fit_logistic, losses
+from fieldwise.data.encode.prepare import Split, prepare
+from fieldwise.data.encode.propose_history import RIDGE, Additive, Sample, fit_logistic, losses
+from fieldwise.data.read import formats
 from fieldwise.data.schema import Field, HistorySettings, Schema, history_settings
-from fieldwise.errors import ConfigError
-from fieldwise.predictor import Predictor
 
 ROWS = 16_000
 BY_ROW = Split((0.8, 0.1, 0.1), by="row")

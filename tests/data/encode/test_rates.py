@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fieldwise.data import rates
 from fieldwise.data.dataset import PARTS, Dataset
-from fieldwise.data.prepare import Split
+from fieldwise.data.encode import rates
+from fieldwise.data.encode.prepare import Split
 from fieldwise.data.schema import Field, HistorySettings, Schema
 from tests.data.clicks import ROWS, click_log, prepared
 

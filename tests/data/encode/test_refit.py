@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fieldwise.data import refit, staged
 from fieldwise.data.dataset import Dataset
-from fieldwise.data.prepare import Split, prepare
+from fieldwise.data.encode import refit, staged
+from fieldwise.data.encode.prepare import Split, prepare
 from fieldwise.data.schema import HistorySettings
 from tests.data.clicks import ROWS, click_log, prepared
 

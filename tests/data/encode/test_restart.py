@@ -12,13 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fieldwise.data import encode, reading, stage
-from fieldwise.data import prepare as room
+from fieldwise.config.errors import FieldwiseError
+from fieldwise.config.files import resumed_folder
 from fieldwise.data.dataset import ArrayFile, Dataset
-from fieldwise.data.prepare import Inputs, Split, prepare
+from fieldwise.data.encode import encode, stage
+from fieldwise.data.encode import prepare as room
+from fieldwise.data.encode.prepare import Inputs, Split, prepare
+from fieldwise.data.read import line_blocks
 from fieldwise.data.schema import HistorySettings
-from fieldwise.errors import FieldwiseError
-from fieldwise.files import resumed_folder
 
 
 class Killed(BaseException):
@@ -45,11 +46,11 @@ def log(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "BLOCK", 4000)
+    monkeypatch.setattr(line_blocks, "BLOCK", 4000)
 
 
 def prepared(log: Path, out: Path, **settings: Any) -> dict[str, Any]:
-    from fieldwise.data import formats
+    from fieldwise.data.read import formats
 
     sources = {"train": lambda: formats.read([log])}
     return prepare(sources, out, "click", force=True, inputs=Inputs([log]), **settings)
@@ -107,11 +108,11 @@ def test_killed_and_gone_on_equals_never_killed(tmp_path: Path, log: Path, name:
 
 def test_a_cut_may_be_killed_anywhere(tmp_path: Path, log: Path) -> None:
     """Rows in their order are divided after they were staged; each step of that may be the last."""
-    from fieldwise.data import cut
+    from fieldwise.data.encode import split_staged
 
     whole, out = tmp_path / "whole", tmp_path / "out"
     prepared(log, whole, split=Split(by="row"))
-    for owner, function, most in ((cut.os, "replace", 4), (cut, "write_staged", 4)):
+    for owner, function, most in ((split_staged.os, "replace", 4), (split_staged, "write_staged", 4)):
         for calls in range(most):
             with pytest.MonkeyPatch.context() as patch:
                 kill_after(patch, owner, function, calls)

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fieldwise.data.encoder import Encoder, FieldCode, fit_vocabulary, grow
-from fieldwise.data.prepare import Split, prepare
+from fieldwise.config.errors import ConfigError
+from fieldwise.data.encode.encoder import Encoder, FieldCode, fit_vocabulary, grow
+from fieldwise.data.encode.prepare import Split, prepare
+from fieldwise.data.read.texts import hash_of
 from fieldwise.data.schema import FIRST, OTHER, Field, Schema
-from fieldwise.data.texts import hash_of
-from fieldwise.errors import ConfigError
 
 FIELD = Field("x", min_count=2, shared_ids=5)
 

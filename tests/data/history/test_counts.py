@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fieldwise.data.counts import Counts, Events
+from fieldwise.data.history.counts import Counts, Events
 
 
 def drawn(rows: int, kinds: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

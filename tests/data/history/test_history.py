@@ -11,16 +11,16 @@ import pyarrow as pa
 import pytest
 
 from fieldwise import models
-from fieldwise.config import load_config
-from fieldwise.data import formats
+from fieldwise.bundle.predictor import Predictor
+from fieldwise.config.errors import BundleError, ConfigError, DataError
+from fieldwise.config.settings import load_config
 from fieldwise.data.dataset import Dataset
-from fieldwise.data.encoder import Encoder
-from fieldwise.data.history import COUNT_EDGES, LIFT_EDGES, History, history_ids, moments, shuffled, value_of
-from fieldwise.data.prepare import Split, prepare
+from fieldwise.data.encode.encoder import Encoder
+from fieldwise.data.encode.prepare import Split, prepare
+from fieldwise.data.history.history import COUNT_EDGES, LIFT_EDGES, History, history_ids, moments, shuffled, value_of
+from fieldwise.data.read import formats
 from fieldwise.data.schema import FIRST, HISTORY_PARTS, MISSING, PAD, Field, HistorySettings, Schema, history_settings
-from fieldwise.errors import BundleError, ConfigError, DataError
-from fieldwise.predictor import Predictor
-from fieldwise.train import train
+from fieldwise.train.loop import train
 
 KEYS = ("user", "user*item", "price")
 FIELDS = (Field("user"), Field("item"), Field("price", "numeric", max_buckets=4))

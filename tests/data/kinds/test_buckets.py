@@ -16,19 +16,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fieldwise import Classifier
-from fieldwise.config import load_config
-from fieldwise.data.buckets import Histogram, fine_ids, fit_anchors, fit_thresholds, spread, tree_thresholds
+from fieldwise.bundle.predictor import Predictor
+from fieldwise.config.errors import ConfigError, DataError
+from fieldwise.config.settings import load_config
 from fieldwise.data.dataset import Dataset
-from fieldwise.data.encoder import Encoder
-from fieldwise.data.formats import as_table
-from fieldwise.data.prepare import Split, prepare
+from fieldwise.data.encode.encoder import Encoder
+from fieldwise.data.encode.prepare import Split, prepare
+from fieldwise.data.encode.tabular import Features
+from fieldwise.data.kinds.buckets import Histogram, fine_ids, fit_anchors, fit_thresholds, spread, tree_thresholds
+from fieldwise.data.read.formats import as_table
 from fieldwise.data.schema import FIRST, MISSING, OTHER, PAD, Field, Layout, Schema
-from fieldwise.data.tabular import Features
-from fieldwise.errors import ConfigError, DataError
-from fieldwise.incremental import settings_of
 from fieldwise.nn.embedding import Table
-from fieldwise.predictor import Predictor
-from fieldwise.train import train
+from fieldwise.train.incremental import settings_of
+from fieldwise.train.loop import train
 
 STEPS = 8
 PRICE = Field("price", "numeric", max_buckets=6, interpolate=STEPS)

@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from fieldwise.data import encoder, history, lookup
-from fieldwise.data.encoder import FieldCode, fit_vocabulary
-from fieldwise.data.formats import text_of
-from fieldwise.data.history import column_hashes
+from fieldwise.data.encode import encoder
+from fieldwise.data.encode.encoder import FieldCode, fit_vocabulary
+from fieldwise.data.history import history
+from fieldwise.data.history.history import column_hashes
+from fieldwise.data.kinds import lookup
+from fieldwise.data.read.formats import text_of
+from fieldwise.data.read.texts import hash_of
 from fieldwise.data.schema import Field
-from fieldwise.data.texts import hash_of
 
 WORDS = some.text(max_size=12) | some.sampled_from(["3.0", "3", "-7.0", "True", "true", "False", "x.0", "", "١.0"])
 

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from fieldwise.data import cell_loops, formats, reading
-from fieldwise.data.cells import Cells, cells_of
-from fieldwise.data.encoder import Encoder, FieldCode, as_number, fit_vocabulary
-from fieldwise.data.formats import text_of
-from fieldwise.data.parallel import using
+from fieldwise.bundle.predictor import Predictor
+from fieldwise.config.errors import DataError
+from fieldwise.data.encode.encoder import Encoder, FieldCode, as_number, fit_vocabulary
+from fieldwise.data.read import cell_loops, formats, line_blocks
+from fieldwise.data.read.cells import Cells, cells_of
+from fieldwise.data.read.formats import text_of
+from fieldwise.data.read.parallel import using
 from fieldwise.data.schema import Field, Schema
-from fieldwise.errors import DataError
-from fieldwise.predictor import Predictor
 from tests.conftest import Trained
 
 WORDS = ("a", "b", "abcdefg", "abcdefgh", "abcdefgi", "abcdefgh1", "abcdefgh2", "x" * 40, "x" * 39 + "y", "é", "ab\x00")
@@ -51,9 +51,9 @@ def encoder_of(draw: random.Random) -> Encoder:
 def test_ids_are_those_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
     draw, names = random.Random(threads), ["extra", *(field.name for field in FIELDS)]
     wanted = names[1:]
-    monkeypatch.setattr(reading, "FEW", 0)
+    monkeypatch.setattr(line_blocks, "FEW", 0)
     for number in range(12):
-        monkeypatch.setattr(reading, "BLOCK", draw.choice([50, 400, 16 << 20]))
+        monkeypatch.setattr(line_blocks, "BLOCK", draw.choice([50, 400, 16 << 20]))
         encoder, rows = encoder_of(draw), [names]
         rows += [[draw.choice(["", *NO_BLANKS]) for _ in names] for _ in range(draw.randint(1, 60))]
         path = tmp_path / f"{number}.csv"
@@ -86,11 +86,11 @@ def test_numbers_are_pythons(text: str) -> None:
     assert found == as_number(text) if digits <= cell_loops.DIGITS else np.isnan(found)
 
 
-@pytest.mark.parametrize("few", [0, reading.FEW])
+@pytest.mark.parametrize("few", [0, line_blocks.FEW])
 def test_a_file_is_predicted_as_its_rows_are(
     trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
-    monkeypatch.setattr(reading, "FEW", few)
+    monkeypatch.setattr(line_blocks, "FEW", few)
     predictor = Predictor.load(trained.run)
     table = pa.concat_tables(formats.read([trained.log]))
     for ending in ("csv", "tsv", "parquet", "csv.gz"):
@@ -101,7 +101,7 @@ def test_a_file_is_predicted_as_its_rows_are(
 
 
 def test_faults_are_told_as_everywhere(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "FEW", 0)
+    monkeypatch.setattr(line_blocks, "FEW", 0)
     predictor, path = Predictor.load(trained.run), tmp_path / "log.csv"
     path.write_text(trained.log.read_text() + "1,u1\n")
     with pytest.raises(DataError, match=r"expected 4 columns, found 2 \(.*log.csv, line 402\)"):

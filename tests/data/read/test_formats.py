@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from fieldwise.data import formats, streams
-from fieldwise.errors import DataError, FieldwiseError
+from fieldwise.config.errors import DataError, FieldwiseError
+from fieldwise.data.read import formats, streams
 
 # Everything but NUL and lone surrogates, with the characters that csv readers trip over more often.
 WILD = st.text(

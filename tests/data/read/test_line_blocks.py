@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fieldwise.data import formats, reading
-from fieldwise.data.parallel import using
-from fieldwise.errors import DataError
+from fieldwise.config.errors import DataError
+from fieldwise.data.read import formats, line_blocks
+from fieldwise.data.read.parallel import using
 
 CELLS = ("", "a", " ", " x ", "'", "\\N", "NULL", "\\", "#c", "1.0", "é", "None", ";", "|", "-", "\x0b", "\u2028")
 
@@ -27,7 +27,7 @@ def rows_of(path: Path) -> Any:
 def test_both_readers_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
     """Odd cells, a missing last line end, a delimiter behind the last cell, a row that is too short."""
     draw = random.Random(0)
-    monkeypatch.setattr(reading, "BLOCK", 40)
+    monkeypatch.setattr(line_blocks, "BLOCK", 40)
     for number in range(40):
         kind, width = draw.choice(["tsv", "csv", "txt"]), draw.choice([1, 2, 3])
         delimiter = formats.DELIMITERS[kind]
@@ -40,12 +40,12 @@ def test_both_readers_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, thr
         with using(threads):
             fast = rows_of(path)
         with monkeypatch.context() as patch:
-            patch.setattr(reading, "is_plain", lambda path: False)
+            patch.setattr(line_blocks, "is_plain", lambda path: False)
             assert fast == rows_of(path)
 
 
 def test_the_line_of_a_fault_counts_from_the_start_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "BLOCK", 64)
+    monkeypatch.setattr(line_blocks, "BLOCK", 64)
     path = tmp_path / "a.tsv"
     lines = ["a\tb", *["1\t2"] * 9000]
     path.write_text("\n".join([*lines, "1", *["1\t2"] * 50]))
@@ -67,9 +67,9 @@ def test_what_is_not_plain(tmp_path: Path) -> None:
         b"\n1",
     ):
         path.write_bytes(content)
-        assert not reading.is_plain(path)
+        assert not line_blocks.is_plain(path)
     path.write_bytes(b"a,b\n1,2")
-    assert reading.is_plain(path)
+    assert line_blocks.is_plain(path)
 
 
 def test_some_columns_in_their_order(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fieldwise.data.parallel import in_order, using
+from fieldwise.data.read.parallel import in_order, using
 
 
 def slow_square(number: int) -> int:

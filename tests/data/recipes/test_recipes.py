@@ -14,15 +14,15 @@ import pyarrow as pa
 import pytest
 
 from fieldwise import cli
-from fieldwise.data import streams
-from fieldwise.data.layouts import KINDS, Simulation, write_raw
+from fieldwise.bundle.predictor import Predictor
+from fieldwise.config.errors import DataError
+from fieldwise.data.read import streams
 from fieldwise.data.recipes import RECIPES, avazu, find, ipinyou
 from fieldwise.data.recipes.plan import Asked, plan
-from fieldwise.data.recipes.reading import Reader, count_labels, rows_of
+from fieldwise.data.recipes.raw_columns import Reader, count_labels, rows_of
 from fieldwise.data.schema import Schema
 from fieldwise.data.world import World
-from fieldwise.errors import DataError
-from fieldwise.predictor import Predictor
+from fieldwise.data.world.layouts import KINDS, Simulation, write_raw
 
 ROWS = 2000
 RATES = {"ipinyou": 0.1, "criteo-1tb": 0.1, "appstore": 0.2}

@@ -10,8 +10,8 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
+from fieldwise.config.errors import ConfigError, DataError, FieldwiseError
 from fieldwise.data.world import KINDS, PARTS, Log, World, write_log
-from fieldwise.errors import ConfigError, DataError, FieldwiseError
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fieldwise.config import TrainSettings
-from fieldwise.sharded.cut import Cut
+from fieldwise.config.settings import TrainSettings
+from fieldwise.train.sharded.sharded_model import Cut
 
 
 class SlowRows(nn.Module):

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fieldwise.nn.initial import EMBEDDING, embedding_
-from fieldwise.sharded import pieces
-from fieldwise.sharded.pieces import IntoOwnRows, WithoutMemory
+from fieldwise.parts.initial import EMBEDDING, embedding_
+from fieldwise.train.sharded import deferred
+from fieldwise.train.sharded.deferred import IntoOwnRows, WithoutMemory
 
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "PIECE_ROWS", 32)
+    monkeypatch.setattr(deferred, "PIECE_ROWS", 32)
 
 
 @pytest.mark.parametrize("init", EMBEDDING)

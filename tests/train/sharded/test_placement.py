@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fieldwise import distributed
-from fieldwise.config import Config, TrainSettings
+from fieldwise.config.errors import ConfigError
+from fieldwise.config.settings import Config, TrainSettings
 from fieldwise.data.schema import Layout
-from fieldwise.errors import ConfigError
 from fieldwise.models import build
 from fieldwise.nn.model import Model
-from fieldwise.sharded import choice
-from fieldwise.sharded.cut import refuse
+from fieldwise.train import distributed
+from fieldwise.train.sharded import placement
+from fieldwise.train.sharded.sharded_model import refuse
 
 CPU = torch.device("cpu")
 
@@ -24,7 +24,7 @@ def fm() -> Model:
 
 
 def chosen(asked: str, optimizer: str = "adam") -> str:
-    return choice.tables_of(Config("fm", {}, TrainSettings(tables=asked, optimizer=optimizer)), fm, CPU)
+    return placement.tables_of(Config("fm", {}, TrainSettings(tables=asked, optimizer=optimizer)), fm, CPU)
 
 
 def test_what_fits_is_replicated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,9 +32,9 @@ def test_what_fits_is_replicated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distributed, "from_first", lambda action: action())
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     weights = 2000 * 10 + 1
-    monkeypatch.setattr(choice, "memory", lambda device: 4 * weights * 2 * 3)
+    monkeypatch.setattr(placement, "memory", lambda device: 4 * weights * 2 * 3)
     assert chosen("auto") == "replicated"
-    monkeypatch.setattr(choice, "memory", lambda device: 4 * weights * 2 * 3 - 1)
+    monkeypatch.setattr(placement, "memory", lambda device: 4 * weights * 2 * 3 - 1)
     assert chosen("auto") == "sharded"
     assert chosen("auto", "adagrad") == "replicated"
     assert chosen("replicated") == "replicated"
@@ -42,12 +42,12 @@ def test_what_fits_is_replicated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_process_has_all_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "memory", lambda device: 0)
+    monkeypatch.setattr(placement, "memory", lambda device: 0)
     assert chosen("auto") == "replicated"
 
 
 def test_this_machine_has_memory() -> None:
-    assert choice.memory(CPU) > 2**28
+    assert placement.memory(CPU) > 2**28
 
 
 def test_an_unknown_place_is_refused() -> None:

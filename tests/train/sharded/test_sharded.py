@@ -17,21 +17,22 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fieldwise import cli, distributed
-from fieldwise.config import Config, TrainSettings, load_config
+from fieldwise import cli
+from fieldwise.bundle.predictor import Predictor
+from fieldwise.bundle.scoring import score
+from fieldwise.config.errors import ConfigError, TrainingError
+from fieldwise.config.settings import Config, TrainSettings, load_config
 from fieldwise.data.schema import Layout
 from fieldwise.data.world import World
-from fieldwise.errors import ConfigError, TrainingError
 from fieldwise.models import build
 from fieldwise.nn.model import Model
-from fieldwise.predictor import Predictor
-from fieldwise.scoring import score
-from fieldwise.sharded.cut import build as cut_model
-from fieldwise.steps import ShardedStep, Step, tables
-from fieldwise.train import Network, train
+from fieldwise.train import distributed
+from fieldwise.train.loop import Network, train
+from fieldwise.train.sharded.sharded_model import build as cut_model
+from fieldwise.train.steps import ShardedStep, Step, tables
 from tests import test_distributed as plain
 from tests.once import once, shared_folder
-from tests.sharded.slow import doubled
+from tests.train.sharded.slow import doubled
 
 pytest.importorskip("torchrec", reason="TorchRec is not installed: make distributed")
 
@@ -40,7 +41,7 @@ ADAGRAD: dict[str, Any] = {"optimizer": "adagrad", "l2": 0.1, "lr": 0.02, "sched
 SGD: dict[str, Any] = {"optimizer": "sgd", "momentum": 0.0, "lr": 0.5, "l2": 1e-3, "l2_reduction": "sum"}
 TRAINING = plain.TRAINING | {"train.tables": "sharded", "train.optimizer": "adagrad", "train.lr": 0.05}
 TRAINING |= {"train.average": 0.5, "train.checkpoints": 2}
-PRELOAD = ("fieldwise.train", "torchrec.distributed", "tests.test_distributed")
+PRELOAD = ("fieldwise.train.loop", "torchrec.distributed", "tests.test_distributed")
 
 
 def curve(name: str, dtype: torch.dtype, chosen: dict[str, Any], sharded: bool) -> list[float]:

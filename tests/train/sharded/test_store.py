@@ -10,15 +10,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fieldwise.config import Config, TrainSettings
+from fieldwise.config.errors import BundleError, TrainingError
+from fieldwise.config.settings import Config, TrainSettings
 from fieldwise.data.schema import Layout
-from fieldwise.errors import BundleError, TrainingError
 from fieldwise.models import build
 from fieldwise.nn.model import Model
-from fieldwise.sharded.cut import Cut
-from fieldwise.sharded.cut import build as cut_model
-from fieldwise.sharded.store import CutStore
-from fieldwise.steps import ShardedStep, tables
+from fieldwise.train.sharded.sharded_model import Cut
+from fieldwise.train.sharded.sharded_model import build as cut_model
+from fieldwise.train.sharded.store import CutStore
+from fieldwise.train.steps import ShardedStep, tables
 
 pytest.importorskip("torchrec", reason="TorchRec is not installed: make distributed")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fieldwise import cli
-from fieldwise.errors import ConfigError
-from fieldwise.sharded.engine import torchrec
+from fieldwise.config.errors import ConfigError
+from fieldwise.train.sharded.torchrec_engine import torchrec
 
 
 @pytest.fixture(autouse=True)

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from fieldwise.config import Config, TrainSettings
+from fieldwise.config.settings import Config, TrainSettings
 from fieldwise.data.dataset import Part
 from fieldwise.data.feed import Source, ahead
 from fieldwise.data.schema import Layout
 from fieldwise.models import build
-from fieldwise.steps import Step, captured
-from tests.kernels.interpreter import in_interpreter
+from fieldwise.train.steps import Step, captured
+from tests.parts.interpreter import in_interpreter
 
 LAYOUT = Layout.of([5, 7, 3])
 
@@ -48,7 +48,7 @@ def trained(kind, part, start, weighted):
 
 
 def check_equal(weighted):
-    import fieldwise.steps.captured as captured
+    import fieldwise.train.steps.captured as captured
 
     captured.WINDOW_BATCHES = 3
     part, start = rows(85, weighted), 2 if weighted else 0

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from fieldwise import train
-from fieldwise.config import Config, TrainSettings
+from fieldwise.config.settings import Config, TrainSettings
 from fieldwise.data.batches import Batch
 from fieldwise.data.schema import Layout
 from fieldwise.models import build
 from fieldwise.nn.model import Model
-from fieldwise.steps import ShallowStep, Step, make_step
-from fieldwise.steps.shallow import Marks
+from fieldwise.train import loop
+from fieldwise.train.steps import ShallowStep, Step, make_step
+from fieldwise.train.steps.shallow import Marks
 
 LAYOUT = Layout.of([40, 30, 2, 25, 3, 9, 30])
 MODELS: list[tuple[str, dict[str, Any]]] = [
@@ -127,7 +127,7 @@ def test_sets_go_the_plain_way() -> None:
 def test_training_takes_it() -> None:
     model = build("fm", LAYOUT, {"dim": 2})
     assert isinstance(model, Model)
-    assert type(train.make_step(model, Config("fm", {"dim": 2}), 10)) is ShallowStep
+    assert type(loop.make_step(model, Config("fm", {"dim": 2}), 10)) is ShallowStep
 
 
 def test_marks_begin_anew_before_they_overflow() -> None:

@@ -1,0 +1,51 @@
+"""Adam on the touched rows of a table by a compiled loop (CPU)."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fieldwise.loops import running
+
+
+def adam_rows(
+    weight: Tensor,
+    mean: Tensor,
+    square: Tensor,
+    last: Tensor | None,
+    order: tuple[Tensor, Tensor, Tensor],
+    values: Tensor,
+    *,
+    step: int,
+    betas: tuple[float, float],
+    rate: float,
+    eps: float,
+) -> None:
+    """Sums the gradients `values` (M, D) of each distinct row and moves that row: tables (N, D).
+
+    `order` holds the distinct row ids (U,), the positions of `values` sorted by id (M,), and where each id
+    starts there (U,). With `last` (N,), moments first decay by the steps since the row was touched.
+    """
+    from fieldwise.optim import adam_loops as loops
+
+    kernel: Any = loops.adam_rows
+    arrays = [part.numpy() for part in order]
+    gaps = last if last is not None else torch.empty(0, dtype=torch.int32)
+    tables = [tensor.detach().numpy() for tensor in (weight, mean, square, gaps, values)]
+    numbers = powers(*betas), np.array([step, *betas, rate, eps])
+
+    def part(low: int, high: int, thread: int) -> None:
+        kernel(*arrays, low, high, *tables, *numbers)
+
+    rows = len(arrays[0])
+    running.on_threads(part, rows, min(torch.get_num_threads(), max(1, rows // 1000)))
+
+
+@cache
+def powers(beta1: float, beta2: float) -> Any:
+    """beta^gap for the gaps that most rows have; taking powers would cost more than all else."""
+    return np.power([[beta1, beta2]], np.arange(4096)[:, None])
