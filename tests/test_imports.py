@@ -11,9 +11,10 @@ PACKAGE = Path(fieldwise.__file__).parent
 # From the ground up. Rooms of one floor may use each other; rooms of data/ have floors of their own.
 FLOORS = [
     {"config", "loops"},
+    {"data.read"},
+    {"data.kinds"},
     {"data.schema"},
-    {"data.read", "data.dataset"},
-    {"data.kinds", "data.batches", "data.feed"},
+    {"data.dataset", "data.batches", "data.feed"},
     {"data.history"},
     {"data.encode"},
     {"data.recipes"},

@@ -17,9 +17,10 @@ from fieldwise.bundle.members import JoinedEncoder
 from fieldwise.bundle.scoring import device_of, score
 from fieldwise.config.errors import BundleError, DataError
 from fieldwise.data.dataset import Dataset, Part
-from fieldwise.data.encode.encoder import Encoder, as_number
+from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.later_rows import follow
 from fieldwise.data.encode.prepare import read_labels, read_weights
+from fieldwise.data.kinds.number import as_number
 from fieldwise.data.read.cells import Cells
 from fieldwise.data.read.formats import as_table
 from fieldwise.data.read.parallel import in_order
@@ -211,6 +212,6 @@ def _field(encoder: Encoder, name: str, folder: Path) -> int:
         raise DataError(f"a prepared folder knows only its fields, {known}; found --by {name} ({folder})")
     number = encoder.names.index(name)
     if encoder.layout.widths[number] > 1:
-        kind = "interpolated number" if number in encoder.layout.ordered else "set"
+        kind = "interpolated number" if number in encoder.layout.ordered else encoder.codes[number].field.kind
         raise DataError(f"rows are grouped by a field of one value, found the {kind} '{name}' ({folder})")
     return number

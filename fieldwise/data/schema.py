@@ -12,17 +12,12 @@ from typing import Any
 
 from fieldwise.config.errors import ConfigError, unknown
 from fieldwise.config.toml import dumps
+from fieldwise.data.kinds.kind import FIRST, MISSING, OTHER, PAD, Field, check_steps, setting_types
 
-# The ids of every field: 0 is a missing value, 1 is `other`, its own values follow; -1 is an unused place of a set.
-MISSING, OTHER, FIRST, PAD = 0, 1, 2, -1
-KINDS = ("categorical", "numeric", "set")
-# Ids are int32, and two of them are taken.
-LARGEST_HASH = 2**31 - 3
-BUCKETS = ("quantile", "count", "log-square", "explicit", "tree")
+__all__ = ["FIRST", "MISSING", "OTHER", "PAD", "Field", "HistorySettings", "Layout", "Schema", "history_settings"]
+
 # A history key that stands for others, which prepare proposes, and how many of them it is without a number.
 AUTO, AUTO_KEYS = "auto", 10
-LEAST = {"min_count": 1, "hash_buckets": 0, "shared_ids": 0, "max_values": 1, "max_buckets": 2, "bucket_count": 1}
-MOST_STEPS = 64
 HISTORY_PARTS = ("count", "positives", "rate")
 
 
@@ -93,68 +88,6 @@ class Layout:
     @property
     def column_offsets(self) -> list[int]:
         return [self.offsets[field] for field in self.column_fields]
-
-
-def check_steps(where: str, steps: int) -> None:
-    """Refuses interpolation in more steps than a row should have columns for."""
-    if not 0 <= steps <= MOST_STEPS:
-        raise ConfigError(f"{where}: interpolate takes 1 to {MOST_STEPS} steps, or 0 for none, found {steps}")
-
-
-@dataclass(frozen=True)
-class Field:
-    """One field. Which settings matter depends on the kind.
-
-    categorical, set: `min_count` occurrences in the training rows earn a value an id of its own, the rest
-    share `other`; `hash_buckets` > 0 hashes values into so many ids instead; with `shared_ids` > 0 values that earned
-    an id share it with those of the same hash modulo so many. set: `separator` stands between
-    the values of a cell; at most `max_values` of them count. numeric: `buckets` says how thresholds are
-    found (`quantile`: `max_buckets` of equal frequency; `count`: a threshold whenever more than `bucket_count`
-    rows have passed; `log-square`: floor(ln(v)^2) above 2; `explicit`: `thresholds` as given; `tree`: at most
-    `max_buckets`, of `bucket_count` rows or more, that predict the label best). `interpolate` M > 0: a number has
-    the vectors of the two nearest buckets, mixed by its place between their medians in steps of 1/M.
-    """
-
-    name: str
-    kind: str = "categorical"
-    min_count: int = 2
-    hash_buckets: int = 0
-    separator: str = "|"
-    max_values: int = 32
-    buckets: str = "quantile"
-    max_buckets: int = 64
-    bucket_count: int = 20
-    thresholds: tuple[float, ...] = ()
-    interpolate: int = 0
-    shared_ids: int = 0
-
-    def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ConfigError(f"field '{self.name}': " + unknown("kind", self.kind, KINDS))
-        if self.buckets not in BUCKETS:
-            raise ConfigError(f"field '{self.name}': " + unknown("buckets", self.buckets, BUCKETS))
-        for setting, least in LEAST.items():
-            if getattr(self, setting) < least:
-                found = getattr(self, setting)
-                raise ConfigError(f"field '{self.name}': {setting} must be at least {least}, found {found}")
-        if self.hash_buckets > LARGEST_HASH:
-            raise ConfigError(
-                f"field '{self.name}': hash_buckets must be at most {LARGEST_HASH}, found {self.hash_buckets}"
-            )
-        if self.kind == "set" and not self.separator:
-            raise ConfigError(f"field '{self.name}': a set needs a separator, found an empty one")
-        rising = all(low < high for low, high in itertools.pairwise(self.thresholds))
-        if self.buckets == "explicit" and not (rising and all(t == t for t in self.thresholds)):
-            raise ConfigError(f"field '{self.name}': thresholds must rise, found {list(self.thresholds)}")
-        check_steps(f"field '{self.name}'", self.interpolate)
-        if self.interpolate and not self.ordered:
-            found = "log-square buckets" if self.kind == "numeric" else f"a {self.kind} field"
-            raise ConfigError(f"field '{self.name}': interpolate needs a number in ordered buckets, found {found}")
-
-    @property
-    def ordered(self) -> bool:
-        """Whether ids rise with the values; log-square buckets are words, the most frequent first."""
-        return self.kind == "numeric" and self.buckets != "log-square"
 
 
 @dataclass(frozen=True)
@@ -307,16 +240,12 @@ class Schema:
 
     @property
     def numbers(self) -> set[str]:
-        """The names of the numeric fields."""
-        return {field.name for field in self.fields if field.kind == "numeric"}
+        """The names of the fields whose cells must be numbers."""
+        return {field.name for field in self.fields if field.is_number}
 
     def to_toml(self) -> str:
         """The schema as text; settings that keep their default are left out."""
-        tables = []
-        for field in self.fields:
-            values = dataclasses.asdict(field)
-            default = dataclasses.asdict(Field(field.name))
-            tables.append({k: v for k, v in values.items() if k in ("name", "kind") or v != default[k]})
+        tables = [{"name": field.name, "kind": field.kind, **field.settings} for field in self.fields]
         head: dict[str, Any] = {"label": self.label} | ({"weight": self.weight} if self.weight else {})
         if self.recipe:
             head |= {"recipe": self.recipe}
@@ -344,16 +273,17 @@ class Schema:
         if not isinstance(history, dict):
             raise ConfigError(f"history is a table [history], found history = {history!r} ({where})")
         check_keys(values, head, "schema setting", where)
-        check_keys(history, _kinds(HistorySettings), "history setting", where)
-        kinds = _kinds(Field)
+        check_keys(
+            history,
+            _toml_types({f.name: str(f.type) for f in dataclasses.fields(HistorySettings)}),
+            "history setting",
+            where,
+        )
+        known = _toml_types({"kind": "str", **setting_types()})
         for table in tables:
-            check_keys(table, kinds, "field setting", where)
+            check_keys(table, known, "field setting", where)
             if "name" not in table:
                 raise ConfigError(f"each [[field]] needs a name ({where})")
-            for number in table.get("thresholds", ()):
-                if not isinstance(number, (int, float)) or isinstance(number, bool):
-                    raise ConfigError(f"field '{table['name']}': thresholds are numbers, found {number!r} ({where})")
-            table["thresholds"] = tuple(float(t) for t in table.get("thresholds", ()))
         if "label" not in values:
             raise ConfigError(f'a schema needs label = "COLUMN" ({where})')
         try:
@@ -371,10 +301,10 @@ class Schema:
         return cls.from_toml(text, str(path))
 
 
-def _kinds(settings: type) -> dict[str, type | tuple[type, ...]]:
-    """What a settings class takes from a TOML file, by name."""
-    kinds: dict[str, type | tuple[type, ...]] = {"int": int, "str": str, "float": (int, float)}
-    return {f.name: kinds.get(str(f.type), list) for f in dataclasses.fields(settings)}
+def _toml_types(names: dict[str, str]) -> dict[str, type | tuple[type, ...]]:
+    """What settings take from a TOML file, by the names of their types."""
+    types: dict[str, type | tuple[type, ...]] = {"int": int, "str": str, "float": (int, float)}
+    return {setting: types.get(name, list) for setting, name in names.items()}
 
 
 def check_names(names: list[str]) -> None:

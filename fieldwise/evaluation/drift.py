@@ -149,19 +149,13 @@ def seen_names(encoder: Encoder | JoinedEncoder, names: Sequence[str]) -> list[s
     """The fields and history keys of which one can say whether training knew a row's value; checked."""
     encoders = encoder.encoders if isinstance(encoder, JoinedEncoder) else [encoder]
     fields = {f.name: f for one in encoders for f in one.schema.fields}
-    able = [name for name, field in fields.items() if field.kind != "numeric" and not field.hash_buckets]
+    able = [name for name, field in fields.items() if not field.always_known]
     keys = [key for one in encoders if one.history for key in one.history.settings.keys if key not in fields]
     asked = [each for name in names for each in (able if name == ALL else [name])]
     for name in asked:
         if name in fields and name not in able:
-            why = (
-                "numbers always have a bucket"
-                if fields[name].kind == "numeric"
-                else "hashed values are never told apart"
-            )
-            raise ConfigError(
-                f"--seen takes fields with a vocabulary, found '{name}': {why}; take of {', '.join(able)}"
-            )
+            why = f"'{name}': {fields[name].always_known}"
+            raise ConfigError(f"--seen takes fields with a vocabulary, found {why}; take of {', '.join(able)}")
         if name not in able and name not in keys:
             raise ConfigError(
                 f"--seen takes fields and history keys, found '{name}'; there are: {', '.join(able + keys)}"

@@ -15,9 +15,9 @@ from fieldwise.config.errors import DataError
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.history.counts import Floats, Keys
 from fieldwise.data.history.history import ROW_ORDER, History, moments
+from fieldwise.data.kinds.kind import BY_BUCKET, Coder
 from fieldwise.data.read.formats import text_of
 from fieldwise.data.read.texts import hash_of
-from fieldwise.serving.value_coders import Coder, coder
 
 Column = Callable[[str], Sequence[Any]]
 # Above so many comparisons with events that wait, a copy of the history that has run on is cheaper.
@@ -32,7 +32,7 @@ class Past:
         self.history, self.settings = history, history.settings
         used = [code for code in encoder.codes if code.field.name in self.settings.columns]
         self.buckets: dict[str, Coder] = {
-            code.field.name: coder(code.in_buckets) for code in used if code.field.kind == "numeric"
+            code.field.name: code.in_buckets.coder() for code in used if code.field.history_key == BY_BUCKET
         }
 
     def ids(self, column: Column, rows: int) -> NDArray[np.int32]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fieldwise.data.kinds.kind import plain_text
 from fieldwise.data.recipes import find
 from fieldwise.data.schema import Schema
 from fieldwise.serving.live_history import Column
-from fieldwise.serving.value_coders import plain_text
 
 
 class RawColumns:

@@ -13,7 +13,6 @@ from fieldwise.data.read.formats import text_of
 from fieldwise.data.schema import MISSING, OTHER
 from fieldwise.serving.live_history import Column, Past
 from fieldwise.serving.raw_values import RawColumns
-from fieldwise.serving.value_coders import coder
 
 Row = Mapping[str, Any]
 
@@ -40,7 +39,7 @@ class RowCoder:
 
     def __init__(self, encoder: Encoder) -> None:
         self.encoder, self.layout, self.names = encoder, encoder.layout, encoder.names
-        self.coders = [coder(code) for code in encoder.codes]
+        self.coders = [code.coder() for code in encoder.codes]
         self.raw = RawColumns(encoder.schema)
         self.past = Past(encoder, encoder.history) if encoder.history is not None else None
         self.plain = len(self.coders)

@@ -64,10 +64,7 @@ def check_same_ids(encoder: Encoder, origin: Bundle) -> None:
     if encoder.schema.history != origin.schema.history or encoder.trees != origin.own_encoder.trees:
         raise ConfigError(f"--continue-from needs the history and the trees of the first data; {way_out}")
     for code, old in zip(encoder.codes, origin.own_encoder.codes, strict=True):
-        kept = [(one.field, one.width, one.first_size or one.size) for one in (code, old)]
-        same = kept[0] == kept[1] and code.same_numbers(old)
-        # Ids follow the order of the vocabulary.
-        if not same or list(code.vocabulary)[: len(old.vocabulary)] != list(old.vocabulary):
+        if not code.grew_from(old):
             raise ConfigError(f"--continue-from: field '{code.field.name}' has other ids there; {way_out}")
 
 

@@ -42,9 +42,7 @@ def _same_fields(encoder: Encoder, source: Encoder) -> list[int]:
         name = code.field.name
         if name not in places:
             raise ConfigError(f"--init-from: field '{name}' is not in the source; it has: {', '.join(places)}")
-        other = source.codes[places[name]]
-        same = code.size == other.size and code.vocabulary == other.vocabulary
-        if not same or not code.same_numbers(other):
+        if not code.same_ids(source.codes[places[name]]):
             raise ConfigError(
                 f"--init-from: field '{name}' has another vocabulary there; train both on one prepared folder"
             )

@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fieldwise.config.errors import ConfigError
-from fieldwise.data.schema import BUCKETS, Field, Layout, Schema
+from fieldwise.data.kinds.kind import KINDS
+from fieldwise.data.kinds.number import BUCKETS
+from fieldwise.data.schema import Field, Layout, Schema
 
 NAMES = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=8)
 NUMBERS = st.floats(allow_nan=False)
@@ -28,6 +30,8 @@ FIELDS = st.one_of(
     ),
     st.builds(Field, NAMES, st.just("set"), separator=NAMES, max_values=st.integers(1, 99)),
 )
+
+NUMBER = 'label = "y"\n[[field]]\nname = "x"\nkind = "numeric"\n'
 
 
 @given(st.lists(FIELDS, min_size=1, max_size=5, unique_by=lambda field: field.name))
@@ -63,17 +67,32 @@ def test_only_what_differs_from_the_default_is_written() -> None:
             "field 'x': unknown kind 'catgorical'; did you mean",
         ),
         (
-            'label = "y"\n[[field]]\nname = "x"\nbuckets = "quantiles"',
+            NUMBER + 'buckets = "quantiles"',
             "unknown buckets 'quantiles'; did you mean 'quan",
         ),
         ('label = "y"\n[[field]]\nname = "x"\nmin_count = "2"', "'min_count' must be a int, found '2'"),
         ('label = "y"\n[[field]]\nname = "x"\nmin_count = true', "'min_count' must be a int, found True"),
         ('label = "y"\n[[field]]\nname = "x"\nmin_count = 0', "min_count must be at least 1, found 0"),
-        ('label = "y"\n[[field]]\nname = "x"\nbucket_count = 0', "bucket_count must be at least 1, found 0"),
-        ('label = "y"\n[[field]]\nname = "x"\nthresholds = ["a"]', "thresholds are numbers, found 'a'"),
-        ('label = "y"\n[[field]]\nname = "x"\nbuckets = "explicit"\nthresholds = [2, 1]', "thresholds must rise"),
-        ('label = "y"\n[[field]]\nname = "x"\nbuckets = "explicit"\nthresholds = [1, 1]', "thresholds must rise"),
-        ('label = "y"\n[[field]]\nname = "x"\nbuckets = "explicit"\nthresholds = [nan]', "thresholds must rise"),
+        (
+            NUMBER + "bucket_count = 0",
+            "bucket_count must be at least 1, found 0",
+        ),
+        (
+            NUMBER + 'thresholds = ["a"]',
+            "thresholds are numbers, found 'a'",
+        ),
+        (
+            NUMBER + 'buckets = "explicit"\nthresholds = [2, 1]',
+            "thresholds must rise",
+        ),
+        (
+            NUMBER + 'buckets = "explicit"\nthresholds = [1, 1]',
+            "thresholds must rise",
+        ),
+        (
+            NUMBER + 'buckets = "explicit"\nthresholds = [nan]',
+            "thresholds must rise",
+        ),
         ('label = "y"\n[[field]]\nname = "x"\nkind = "set"\nseparator = ""', "a set needs a separator"),
         ('label = "y"\n[[field]]\nname = "x"\n[[field]]\nname = "x"', "must differ, found 'x' 2 times"),
         ('label = "y"\n[[field]]\nname = "y"', "'y' is the label or weight column"),
@@ -91,16 +110,29 @@ def test_a_schema_that_cannot_be_read(tmp_path: Path) -> None:
         Schema.load(tmp_path / "nothing.toml")
 
 
-def test_every_setting_of_a_field_can_be_written(tmp_path: Path) -> None:
-    """A setting that is new in Field must come through schema.toml too."""
-    others: dict[str, Any] = {"kind": "numeric", "separator": ";", "buckets": "explicit", "thresholds": (1.0, 2.0)}
-    changed = {
-        one.name: others.get(one.name, 7) for one in dataclasses.fields(Field) if one.name not in ("name", "kind")
-    }
-    schema = Schema("y", (Field("x", "numeric", **changed),))
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_setting_of_a_field_can_be_written(tmp_path: Path, kind: str) -> None:
+    """A setting that is new in a kind must come through schema.toml too."""
+    others: dict[str, Any] = {"separator": ";", "buckets": "explicit", "thresholds": (1.0, 2.0)}
+    able = [one.name for one in dataclasses.fields(KINDS[kind]) if one.name not in ("name", "interpolate")]
+    changed = {name: others.get(name, 7) for name in able} | ({"interpolate": 7} if kind == "numeric" else {})
+    schema = Schema("y", (Field("x", kind, **changed),))
+    assert schema.fields[0].settings == changed
     path = tmp_path / "schema.toml"
     path.write_text(schema.to_toml(), encoding="utf-8")
     assert Schema.load(path) == schema
+
+
+def test_settings_of_other_kinds_say_nothing() -> None:
+    """Schemas of earlier versions may hold them."""
+    text = 'label = "y"\n\n[[field]]\nname = "x"\nkind = "numeric"\nseparator = ";"\n'
+    schema = Schema.from_toml(text, "here")
+    assert schema.fields == (Field("x", "numeric"),)
+    assert schema.to_toml() == text.replace('separator = ";"\n', "")
+    with pytest.raises(ConfigError, match="interpolate needs a number in ordered buckets, found a categorical field"):
+        Field("x", interpolate=4)
+    with pytest.raises(ConfigError, match="field 'x': unknown field setting 'max_bucket'; did you mean 'max_buckets'"):
+        Field("x", "numeric", max_bucket=4)
 
 
 def test_layout() -> None:

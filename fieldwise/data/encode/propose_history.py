@@ -25,6 +25,7 @@ from fieldwise.data.encode.staged import LABEL, ROW, staged_chunks
 from fieldwise.data.encode.timeline import row_moments
 from fieldwise.data.history.counts import Counts, Floats
 from fieldwise.data.history.history import ROW_ORDER, History, fold_counts, folds_of, hashes_of, lifts, other_folds
+from fieldwise.data.kinds.kind import BY_CELL
 from fieldwise.data.schema import AUTO, HistorySettings
 
 # Rows that the choice is made on, and the first of them, on which all crosses are screened.
@@ -59,8 +60,9 @@ def propose(
     Candidates are the categories and numbers among the fields, if a key can name them, and crosses of two of them; the
     keys that the settings name count as chosen.
     """
-    plain = [field.name for field in encoder.schema.fields if field.kind != "set" and field.name != settings.time]
-    fields = [name for name in plain if "*" not in name and name.partition(":")[0] != AUTO]
+    plain = [field.name for field in encoder.schema.fields if field.history_key != BY_CELL]
+    able = [name for name in plain if "*" not in name and name.partition(":")[0] != AUTO]
+    fields = [name for name in able if name != settings.time]
     if not fields:
         return []
     few = Sample.read(encoder, staged, settings, fields, SCREEN_ROWS)

@@ -7,18 +7,19 @@ themselves, and grow with the square of the fields: they stay with the plain fol
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fieldwise.data.dataset import write_facts
 from fieldwise.data.encode.encode import encode_parts
-from fieldwise.data.encode.encoder import Encoder, FieldCode
+from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.fit import fit_encoder
 from fieldwise.data.encode.leaks import Leak
 from fieldwise.data.encode.timeline import tell
 from fieldwise.data.history.history import History
-from fieldwise.data.schema import AUTO, Field, HistorySettings, Schema
+from fieldwise.data.kinds.kind import BY_TEXT, Code
+from fieldwise.data.schema import AUTO, HistorySettings, Schema
 
 # The folders, and in how many folds each counts: rates of the other folds know more, those of a random order give away
 # nothing of a row's own label. Which of them trees do better on depends on the data.
@@ -45,7 +46,7 @@ class Counted:
 
 def usual_history(schema: Schema, group: tuple[str, ...] = (), folds: int = FOLDS[FOLDER]) -> HistorySettings:
     """Rates of each category, and of each pair of them where they are few, out of fold; rows of a group in one fold."""
-    plain = [field.name for field in schema.fields if field.kind == "categorical"]
+    plain = [field.name for field in schema.fields if field.history_key == BY_TEXT]
     names = [name for name in plain if "*" not in name and name.partition(":")[0] != AUTO]
     pairs = itertools.combinations(names, 2) if len(names) <= MOST_CROSSED else ()
     keys = (*names, *("*".join(pair) for pair in pairs))
@@ -84,12 +85,12 @@ def write_rates(
     return len(keys)
 
 
-def _with_finer_numbers(encoder: Encoder, staged: Path, progress: Callable[[str, int], None]) -> list[FieldCode]:
+def _with_finer_numbers(encoder: Encoder, staged: Path, progress: Callable[[str, int], None]) -> Sequence[Code]:
     """The encoder's codes, those of numbers as their places between a few buckets instead of many hard ones."""
-    usual = [code.field for code in encoder.codes if code.field == Field(code.field.name, "numeric")]
-    if not usual:
+    fields = [(code.field, code.field.finer(BUCKETS, NUMBER_STEPS)) for code in encoder.codes]
+    finer = tuple(new for old, new in fields if new != old)
+    if not finer:
         return encoder.codes
-    finer = tuple(replace(field, max_buckets=BUCKETS, interpolate=NUMBER_STEPS) for field in usual)
     fitted = fit_encoder(replace(encoder.schema, fields=finer), staged, progress, None, 1).codes
     found = {code.field.name: code for code in fitted}
     return [found.get(code.field.name, code) for code in encoder.codes]

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fieldwise.data.encode.encoder import as_number
+from fieldwise.data.kinds.number import as_number
 from fieldwise.data.read.bad_rows import BadRows
 from fieldwise.data.read.texts import texts_of
 

@@ -11,11 +11,15 @@ from __future__ import annotations
 import heapq
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldwise.data.schema import FIRST, MISSING, PAD, Field
+from fieldwise.data.kinds.kind import FIRST, MISSING, PAD
+
+if TYPE_CHECKING:
+    from fieldwise.data.kinds.number import NumberField
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
@@ -30,7 +34,7 @@ class Histogram:
     positives: Whole
 
 
-def fit_thresholds(field: Field, seen: Histogram) -> Floats:
+def fit_thresholds(field: NumberField, seen: Histogram) -> Floats:
     """Bounds between buckets. There is none at the largest value: no training row lies above."""
     values, counts = seen.values, seen.counts
     if field.buckets == "explicit":

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from fieldwise.data.kinds.category import WordCode
+    from fieldwise.data.read.cells import Cells
 
 # Fewer texts than this are looked up one by one: that needs no compiled loop.
 MANY = 256
@@ -37,6 +41,31 @@ class Lookup:
         found = np.empty(len(texts), dtype=np.int64)
         self.loops.find(self.hashes, self.numbers, self.data, self.bounds, data, bounds, found)
         return self.ids[np.maximum(found, -1)], found
+
+
+class CellWords:
+    """The loop over cells of fields with vocabularies: one hash table over the words of all of them."""
+
+    def __init__(self, codes: Sequence[WordCode]) -> None:
+        from fieldwise.data.read import cell_loops
+
+        self.loops, vocabularies = cell_loops, [code.vocabulary for code in codes]
+        ids = np.array([number for words in vocabularies for number in words.values()], dtype=np.int64)
+        fields = np.repeat(np.arange(len(vocabularies)), [len(words) for words in vocabularies])
+        # Frequent words, whose ids are low, come first and are found at once.
+        order = np.argsort(ids, kind="stable")
+        every = [text.encode("utf-8", "surrogatepass") for words in vocabularies for text in words]
+        texts = [every[place] for place in order.tolist()]
+        bounds = np.concatenate([[0], np.cumsum([len(text) for text in texts])]).astype(np.int64)
+        self.texts: Any = np.frombuffer(b"".join([*texts, bytes(cell_loops.ROOM)]), dtype=np.uint8)
+        # Half of the places at most are taken, so that most texts are found at once.
+        places = 1 << max(4, (4 * len(texts)).bit_length() - 1)
+        self.table, self.starts = np.zeros((places, 2), dtype=np.uint64), np.zeros(places, dtype=np.int64)
+        cell_loops.fill(self.table, self.starts, fields[order], ids[order], self.texts, bounds)
+
+    def run(self, cells: Cells, columns: Any, places: Any, ids: Any, left: Any) -> None:
+        words = (self.table, self.starts, self.texts)
+        self.loops.categories(cells.block, cells.ends, len(cells.names), columns, places, *words, ids, left)
 
 
 def word_hashes(words: pa.Array) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:

@@ -7,24 +7,10 @@ import { ask, model, show } from "./server.js";
 export const fields = new Map();
 const SUGGESTIONS = 20;
 
-function hintOf(facts) {
-  const numbers = facts.examples.map(Number).filter(Number.isFinite);
-  if (facts.kind === "numeric") {
-    return numbers.length > 1 ? `a number, often ${numbers[0]} to ${numbers[numbers.length - 1]}` : "a number";
-  }
-  if (facts.kind === "set") return `several, with ${facts.separator} between`;
-  if (facts.kind === "time") return "the time of the row, for its history";
-  if (facts.kind === "history") return "for its history";
-  if (facts.kind === "raw") return "raw: used where the fields made of it are empty";
-  return facts.examples.length ? known(facts) : "any text";
-}
-
-const known = (facts) => `${facts.size.toLocaleString("en")} known value${facts.size === 1 ? "" : "s"}`;
-
 /** A frequent value of a field; for a number one from the middle. */
 export function exampleOf(facts) {
-  if (facts.kind === "numeric") return facts.examples[Math.floor(facts.examples.length / 2)] ?? "";
-  if (facts.kind === "set") return facts.examples.slice(0, 2).join(facts.separator);
+  if (facts.number) return facts.examples[Math.floor(facts.examples.length / 2)] ?? "";
+  if (facts.separator) return facts.examples.slice(0, 2).join(facts.separator);
   return facts.examples[0] ?? "";
 }
 
@@ -32,17 +18,17 @@ export function addField(facts, number) {
   const id = `field-${number}`;
   const box = element("div", "field"), label = element("label", "", `${facts.name} `), input = element("input");
   const state = element("p", "state");
-  label.append(element("small", "", hintOf(facts)));
+  label.append(element("small", "", facts.hint));
   label.htmlFor = id;
   state.id = `${id}-state`;
-  Object.assign(input, { id, type: facts.kind === "numeric" ? "number" : "text", placeholder: "missing" });
-  if (facts.kind === "numeric") input.step = "any";
+  Object.assign(input, { id, type: facts.number ? "number" : "text", placeholder: "missing" });
+  if (facts.number) input.step = "any";
   input.setAttribute("aria-describedby", state.id);
   input.setAttribute("autocapitalize", "off");
   input.spellcheck = false;
   input.dataset.field = facts.name;
   box.append(label, input, state);
-  if (["categorical", "set"].includes(facts.kind) && facts.examples.length) {
+  if (facts.complete) {
     const list = element("datalist");
     list.id = `${id}-list`;
     input.setAttribute("list", list.id);

@@ -17,11 +17,11 @@ export function rankAgain() {
 /** A csv of frequent values of the field that most looks like what is shown, and of a number. */
 export function exampleCandidates() {
   const all = [...fields.values()].map((field) => field.facts);
-  const texts = all.filter((facts) => facts.kind === "categorical" && facts.examples.length > 1);
+  const texts = all.filter((facts) => facts.complete && !facts.separator && facts.examples.length > 1);
   const named = texts.filter((facts) => CANDIDATE_NAMES.test(facts.name));
   const others = texts.filter((facts) => facts.name !== model.split.field);
   const first = (named.length ? named : others.length ? others : all).reduce((a, b) => (b.size > a.size ? b : a));
-  const second = all.find((facts) => facts.kind === "numeric" && facts !== first && facts.examples.length > 1);
+  const second = all.find((facts) => facts.number && facts !== first && facts.examples.length > 1);
   const columns = second ? [first, second] : [first];
   const lines = first.examples.slice(0, 5).map((_, number) =>
     columns.map((facts) => quote(facts.examples[number % facts.examples.length])).join(","));

@@ -1,10 +1,9 @@
-"""One transform: the same rows get the same ids in whatever form they come; thresholds and vocabularies by hand."""
+"""One transform: the same rows get the same ids in whatever form they come."""
 
 from __future__ import annotations
 
 import csv
 import datetime
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,30 +19,12 @@ from numpy.typing import NDArray
 from pyarrow import parquet
 
 from fieldwise.config.errors import BundleError, DataError
-from fieldwise.data.encode.encoder import MISSING, OTHER, PAD, Encoder, fit_vocabulary, log_square, texts_of
-from fieldwise.data.encode.prepare import Split, prepare
-from fieldwise.data.kinds.buckets import Histogram, fit_thresholds
+from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.read import formats
 from fieldwise.data.read.formats import as_table, text_of
-from fieldwise.data.schema import Field, Schema
-
-ALL_FOR_TRAINING = Split((1.0, 0.0, 0.0))
-
-
-def fitted(rows: Any, folder: Path, *fields: Field) -> Encoder:
-    """An encoder fitted on these rows and saved; every other row is positive."""
-    table = as_table(rows)
-    table = table.append_column("label", pa.array(np.arange(len(table)) % 2))
-    schema = Schema("label", fields)
-    prepare({"train": lambda: iter([table])}, folder, "label", schema, ALL_FOR_TRAINING, force=True)
-    return Encoder.load(folder / "encoder", schema)
-
-
-def ids_of(rows: Any, folder: Path, *fields: Field) -> list[Any]:
-    """The ids of the rows that the encoder was fitted on, a number for each row of a single plain field."""
-    ids = fitted(rows, folder, *fields).transform(as_table(rows))
-    return ids[:, 0].tolist() if ids.shape[1] == 1 else ids.tolist()
-
+from fieldwise.data.read.texts import texts_of
+from fieldwise.data.schema import MISSING, OTHER, Field, Schema
+from tests.data.fitted import fitted, ids_of
 
 # The property: one transform.
 
@@ -241,207 +222,6 @@ def test_empty_columns() -> None:
             found, places = texts_of(column)
             assert len(places) == 0
             assert found[-1] is None
-
-
-# Vocabularies.
-
-
-def test_rare_unseen_and_missing(tmp_path: Path) -> None:
-    rows = {"x": ["b", "a", "a", "b", "a", "rare", "", None]}
-    encoder = fitted(rows, tmp_path / "data", Field("x", min_count=2))
-    assert encoder.layout.sizes == (4,)
-    assert encoder.transform(as_table(rows))[:, 0].tolist() == [3, 2, 2, 3, 2, OTHER, MISSING, MISSING]
-    assert encoder.transform(as_table({"x": ["never", "a", float("nan")]}))[:, 0].tolist() == [OTHER, 2, MISSING]
-    assert [encoder.value_of(0, number) for number in range(4)] == ["(missing)", "(other)", "a", "b"]
-
-
-def test_the_most_frequent_first_ties_by_text() -> None:
-    counts = [("z", 3), ("b", 2), ("a", 2), ("c", 9), ("rare", 1), ("", 50)]
-    assert fit_vocabulary(Field("x", min_count=2), counts) == {"c": 2, "z": 3, "a": 4, "b": 5}
-
-
-def test_names_that_differ_in_case_have_their_own_vocabulary(tmp_path: Path) -> None:
-    fields = Field("a", min_count=1), Field("A", min_count=1), Field("we\"ird'", min_count=1)
-    rows = {"a": ["x", "y"], "A": ["p", "q"], "we\"ird'": ["1", "2"]}
-    assert ids_of(rows, tmp_path / "data", *fields) == [[2, 2, 2], [3, 3, 3]]
-
-
-def test_hashing_needs_no_vocabulary(tmp_path: Path) -> None:
-    rows = {"x": [f"v{number}" for number in range(1000)] + [""]}
-    encoder = fitted(rows, tmp_path / "data", Field("x", hash_buckets=10))
-    ids = encoder.transform(as_table(rows))[:, 0]
-    assert encoder.layout.sizes == (12,)
-    assert ids[-1] == MISSING
-    counts = np.bincount(ids[:-1], minlength=12)
-    assert counts[:2].sum() == 0
-    assert (counts[2:] > 50).all()
-    # Bundles of other days and machines must agree: this number is for ever.
-    assert encoder.transform(as_table({"x": ["v0", "unseen"]}))[:, 0].tolist() == [6, 5]
-    assert encoder.value_of(0, 6) == "(hash 4)"
-
-
-# Numbers.
-
-
-def numbers(values: list[Any], folder: Path, **settings: Any) -> Encoder:
-    return fitted({"x": values}, folder, Field("x", "numeric", **settings))
-
-
-def buckets(encoder: Encoder, values: list[Any]) -> list[int]:
-    return encoder.transform(as_table({"x": values}))[:, 0].tolist()
-
-
-def test_quantiles(tmp_path: Path) -> None:
-    encoder = numbers(list(range(100)), tmp_path / "data", max_buckets=4)
-    assert encoder.codes[0].thresholds.tolist() == [24, 49, 74]
-    assert encoder.layout.sizes == (6,)
-    assert buckets(encoder, [-5, 0, 24, 24.5, 49, 74, 75, 1e9]) == [2, 2, 2, 3, 3, 4, 5, 5]
-    assert encoder.value_of(0, 3) == "(24, 49]"
-    assert encoder.value_of(0, 2) == "(-inf, 24]"
-
-
-def test_few_distinct_values_have_a_bucket_each(tmp_path: Path) -> None:
-    encoder = numbers([5, 1, 1, 9, 9, 9], tmp_path / "data")
-    assert buckets(encoder, [1, 5, 9]) == [2, 3, 4]
-
-
-@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1), st.integers(2, 9))
-def test_quantile_buckets_hold_no_more_than_their_share(values: list[float], most: int) -> None:
-    distinct, counts = np.unique(values, return_counts=True)
-    bounds = fit_thresholds(Field("x", "numeric", max_buckets=most), Histogram(distinct, counts, 0 * counts))
-    assert len(bounds) < most
-    held = np.bincount(np.searchsorted(bounds, values), minlength=len(bounds) + 1)
-    assert (held > 0).all()
-    assert (held <= len(values) / most + counts.max() + 1).all()
-
-
-def test_count_thresholds_by_hand() -> None:
-    """A threshold whenever more than T rows have passed since the last, as for the paper's Criteo data."""
-    field = Field("x", "numeric", buckets="count", bucket_count=3)
-    values = np.array([0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
-    counts = np.array([2, 1, 1, 4, 1, 9])
-    assert fit_thresholds(field, Histogram(values, counts, 0 * counts)).tolist() == [2, 3]
-
-
-@given(st.lists(st.integers(-20, 20), min_size=2), st.integers(1, 10))
-def test_count_buckets_are_the_number_of_thresholds_below(values: list[int], most: int) -> None:
-    """Against the published walk; it puts a threshold at the largest value too, which no training row exceeds."""
-    slow: list[int] = []
-    running = 0
-    for value in sorted(set(values)):
-        running += values.count(value)
-        if running > most:
-            slow.append(value)
-            running = 0
-    distinct, counts = np.unique(np.array(values, dtype=np.float64), return_counts=True)
-    bounds = fit_thresholds(
-        Field("x", "numeric", buckets="count", bucket_count=most), Histogram(distinct, counts, 0 * counts)
-    )
-    for value in values:
-        assert np.searchsorted(bounds, value) == sum(threshold < value for threshold in slow)
-
-
-def test_explicit_thresholds(tmp_path: Path) -> None:
-    encoder = numbers([7, 7], tmp_path / "data", buckets="explicit", thresholds=(0.0, 10.0, 50.0))
-    assert buckets(encoder, [-1, 0, 0.5, 10, 50, 51]) == [2, 2, 3, 3, 4, 5]
-    assert encoder.layout.sizes == (6,)
-
-
-def test_log_square(tmp_path: Path) -> None:
-    assert [log_square(v) for v in (-3.0, 0.0, 1.0, 2.0, 3.0, 1000.0)] == ["SP-3", "SP0", "SP1", "SP2", "1", "47"]
-    encoder = numbers([3, 1000, 1000, 1001, 1], tmp_path / "data", buckets="log-square")
-    assert buckets(encoder, [1000, 1001, 3, 7, math.inf, None]) == [2, 2, OTHER, OTHER, OTHER, MISSING]
-
-
-@pytest.mark.parametrize(
-    "settings", [{}, {"buckets": "count", "bucket_count": 1}, {"buckets": "explicit", "thresholds": (0.0,)}]
-)
-def test_missing_numbers_and_infinities(tmp_path: Path, settings: dict[str, Any]) -> None:
-    encoder = numbers([1.0, 2.0, math.nan, None, math.inf, -math.inf, 3.0, 3.0], tmp_path / "data", **settings)
-    assert np.isfinite(encoder.codes[0].thresholds).all()
-    assert buckets(encoder, [None, math.nan]) == [MISSING, MISSING]
-    assert buckets(encoder, ["", "nan", "NaN"]) == [MISSING] * 3
-    low, high = buckets(encoder, [-math.inf, math.inf])
-    assert (low, high) == (2, encoder.layout.sizes[0] - 1)
-    assert buckets(encoder, ["-inf", "inf"]) == [low, high]
-
-
-@pytest.mark.parametrize("values", [[None, None], [4.0, 4.0]])
-def test_a_constant_number_has_one_bucket(tmp_path: Path, values: list[Any]) -> None:
-    encoder = numbers(values, tmp_path / "data")
-    assert encoder.layout.sizes == (3,)
-    assert buckets(encoder, [4.0, 5.0, None]) == [2, 2, MISSING]
-
-
-@pytest.mark.parametrize("text", ["abc", "1_000", "1,5", "0x10"])
-def test_text_in_a_numeric_field(tmp_path: Path, text: str) -> None:
-    encoder = numbers([1, 2], tmp_path / "data")
-    assert buckets(encoder, [text, "1", "NA"]) == [OTHER, 2, MISSING]
-
-
-# Sets.
-
-
-def sets(values: list[Any], folder: Path, **settings: Any) -> Encoder:
-    return fitted({"x": values}, folder, Field("x", "set", **{"min_count": 1, **settings}))
-
-
-def test_members_count_once_and_empty_is_missing(tmp_path: Path) -> None:
-    encoder = sets(["a|b|c", "a|b", "a|a", "", None, "|"], tmp_path / "data")
-    assert encoder.layout.widths == (3,)
-    found = encoder.transform(as_table({"x": ["a|b|a", "", None, "||", "c", "new|a|newer"]}))
-    assert found.tolist() == [
-        [2, 3, PAD],
-        [MISSING, PAD, PAD],
-        [MISSING, PAD, PAD],
-        [MISSING, PAD, PAD],
-        [4, PAD, PAD],
-        [OTHER, 2, PAD],
-    ]
-
-
-def test_sets_are_cut_to_their_width(tmp_path: Path) -> None:
-    encoder = sets(["a|b|c|d", "a|b"], tmp_path / "data", max_values=2)
-    assert encoder.layout.widths == (2,)
-    assert encoder.transform(as_table({"x": ["d|c|b|a", "a"]})).tolist() == [[5, 4], [2, PAD]]
-
-
-def test_rare_members_and_other_separators(tmp_path: Path) -> None:
-    encoder = sets(["a; b", "a; c"], tmp_path / "data", min_count=2, separator="; ")
-    assert list(encoder.codes[0].vocabulary) == ["a"]
-    assert encoder.transform(as_table({"x": ["a; b; c", "a|b"]})).tolist() == [[2, OTHER], [OTHER, PAD]]
-
-
-@pytest.mark.parametrize(
-    "column",
-    [
-        pa.array([["a", "b"], ["a"], [], None]),
-        pa.array([["a", "b"], ["a"], [None], None], pa.large_list(pa.large_string())),
-        pa.array([["a", "b"], ["a", ""], [None, None], None], pa.list_(pa.string(), 2)),
-        pa.array([["a", "b"], ["a"], [], None], pa.list_(pa.dictionary(pa.int8(), pa.string()))),
-        pa.array(["a|b", "a", "", None]).dictionary_encode(),
-    ],
-)
-def test_columns_of_lists(tmp_path: Path, column: pa.Array) -> None:
-    table = pa.table({"x": column})
-    assert fitted(table, tmp_path / "data", Field("x", "set", min_count=1)).transform(table).tolist() == [
-        [2, 3],
-        [2, PAD],
-        [MISSING, PAD],
-        [MISSING, PAD],
-    ]
-
-
-def test_lists_of_numbers(tmp_path: Path) -> None:
-    encoder = fitted({"x": [[2**53 + 1, 2**53], [7]]}, tmp_path / "data", Field("x", "set", min_count=1))
-    assert set(encoder.codes[0].vocabulary) == {"7", str(2**53), str(2**53 + 1)}
-    assert encoder.transform(pa.table({"x": [[7]]})).tolist() == encoder.transform(as_table({"x": ["7"]})).tolist()
-
-
-def test_lists_in_a_plain_field(tmp_path: Path) -> None:
-    encoder = fitted({"x": ["a", "b"]}, tmp_path / "data", Field("x"))
-    with pytest.raises(DataError, match="field 'x' is categorical, found a column of lists"):
-        encoder.transform(as_table({"x": [["a"]]}))
 
 
 # The whole.

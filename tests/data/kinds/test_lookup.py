@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from fieldwise.data.encode import encoder
-from fieldwise.data.encode.encoder import FieldCode, fit_vocabulary
 from fieldwise.data.history import history
 from fieldwise.data.history.history import column_hashes
-from fieldwise.data.kinds import lookup
+from fieldwise.data.kinds import category, kind, lookup
+from fieldwise.data.kinds.category import CategoryField
+from fieldwise.data.kinds.number import BucketCode, NumberField
 from fieldwise.data.read.formats import text_of
 from fieldwise.data.read.texts import hash_of
-from fieldwise.data.schema import Field
 
 WORDS = some.text(max_size=12) | some.sampled_from(["3.0", "3", "-7.0", "True", "true", "False", "x.0", "", "١.0"])
 
@@ -23,14 +22,13 @@ WORDS = some.text(max_size=12) | some.sampled_from(["3.0", "3", "-7.0", "True", 
 @settings(max_examples=60, deadline=None)
 @given(some.lists(WORDS, unique=True), some.lists(WORDS, unique=True))
 def test_ids_and_hashes_of_words(known: list[str], asked: list[str]) -> None:
-    vocabulary = fit_vocabulary(Field("x", min_count=1), [(text_of(word) or "", 1) for word in known])
-    code = FieldCode(Field("x"), vocabulary, np.empty(0))
+    code = CategoryField("x").words(list(dict.fromkeys(text for word in known if (text := text_of(word)))))
     column = pa.chunked_array([pa.array([*asked, None, *known], pa.string()).dictionary_encode()])
     texts = [text_of(word) for word in [*asked, None, *known]]
     with pytest.MonkeyPatch.context() as patch:
-        for room in (encoder, history):
+        for room in (kind, category, history):
             patch.setattr(room, "MANY", 0)
-        assert encoder._encode(code, column).tolist() == code.ids(texts).tolist()
+        assert code.column_ids(column).tolist() == code.ids(texts).tolist()
         assert column_hashes(column).tolist() == [hash_of(text or "") for text in texts]
 
 
@@ -49,7 +47,7 @@ def test_texts_of_a_slice() -> None:
 
 
 def test_numbers_of_words() -> None:
-    code = FieldCode(Field("x", "numeric"), {}, np.array([1.0, 10.0]))
+    code = BucketCode(NumberField("x"), np.array([1.0, 10.0]))
     for words in (["1", "2.5", "-3e2", "inf", "11"], ["1", "NA", "2"], ["1", "cheap", "nan", "2"], ["+1", " 2", "1_0"]):
         column = pa.chunked_array([pa.array([*words, None]).dictionary_encode()])
-        assert encoder._encode(code, column).tolist() == code.ids([*words, None]).tolist()
+        assert code.column_ids(column).tolist() == code.ids([*words, None]).tolist()

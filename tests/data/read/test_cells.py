@@ -14,7 +14,8 @@ from hypothesis import strategies as some
 
 from fieldwise.bundle.predictor import Predictor
 from fieldwise.config.errors import DataError
-from fieldwise.data.encode.encoder import Encoder, FieldCode, as_number, fit_vocabulary
+from fieldwise.data.encode.encoder import Encoder
+from fieldwise.data.kinds.number import as_number
 from fieldwise.data.read import cell_loops, formats, line_blocks
 from fieldwise.data.read.cells import Cells, cells_of
 from fieldwise.data.read.formats import text_of
@@ -37,13 +38,12 @@ FIELDS = (
 def encoder_of(draw: random.Random) -> Encoder:
     codes = []
     for field in FIELDS:
-        known = draw.sample(NO_BLANKS, draw.randint(0, len(NO_BLANKS))) if field.kind != "numeric" else []
-        words = fit_vocabulary(field, [(text_of(word) or "", draw.randint(1, 9)) for word in known])
-        if field.buckets == "log-square":
-            words = {"SP0": 2, "SP1": 3, "3": 4, "47": 5}
+        known = draw.sample(NO_BLANKS, draw.randint(0, len(NO_BLANKS)))
+        words = list(dict.fromkeys(text_of(word) or "" for word in known))
+        words = ["SP0", "SP1", "3", "47"] if field.name == "winners" else words
         bounds = np.sort([draw.choice([0.5, 1, 7, 2.5, 1024, -1, 1e8]) for _ in range(draw.randint(0, 5))])
-        width = {"set": 3, "between": 4}.get(field.name, 1)
-        codes.append(FieldCode(field, words, bounds, width, anchors=np.array([0.0, 5.0, 2000.0])))
+        state = {"thresholds": bounds.tolist(), "anchors": [0.0, 5.0, 2000.0], "width": 3, "first_size": 0}
+        codes.append(field.load(words, state))
     return Encoder(Schema("click", FIELDS), codes)
 
 

@@ -1,0 +1,281 @@
+"""What a kind of field is: a `Field`, its settings in schema.toml, and the `Code` that is fitted on training rows.
+
+A kind is a file in this room with a class of each. All else asks these two, and no other room knows which kinds there
+are: prepare fits, encodes and saves by them, predict and the server read values by them, pages and errors take their
+words. `ids` says what a value's id is; the other ways to the same ids (of a column, of cells as they lie in a file, of
+a request's values) are there to be faster, and need not be written: a test holds all of them, of every kind, to `ids`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from fieldwise.config.errors import ConfigError, DataError, unknown
+from fieldwise.data.kinds.lookup import MANY
+from fieldwise.data.read.formats import is_list, text_of
+from fieldwise.data.read.texts import texts_of
+
+if TYPE_CHECKING:
+    from fieldwise.data.kinds.samples import Sample
+    from fieldwise.data.kinds.staged_column import StagedColumn
+    from fieldwise.data.read.cells import Cells
+
+# The ids of every field: 0 is a missing value, 1 is `other`, its own values follow; -1 is an unused place of a set.
+MISSING, OTHER, FIRST, PAD = 0, 1, 2, -1
+MOST_STEPS = 64
+# What a history counts a field by: the text of its value, its bucket, or the whole cell, which is worth no proposal.
+BY_TEXT, BY_BUCKET, BY_CELL = "text", "bucket", "cell"
+Ids = NDArray[np.int32]
+Whole = NDArray[np.int64]
+# The values of a column -> its id columns, each as long as the values.
+Coder = Callable[[Sequence[Any]], list[list[int]]]
+KINDS: dict[str, type[Field]] = {}
+
+
+def check_steps(where: str, steps: int) -> None:
+    """Refuses interpolation in more steps than a row should have columns for."""
+    if not 0 <= steps <= MOST_STEPS:
+        raise ConfigError(f"{where}: interpolate takes 1 to {MOST_STEPS} steps, or 0 for none, found {steps}")
+
+
+@dataclass(frozen=True, init=False)
+class Field:
+    """One field, as schema.toml has it. `Field("price", "numeric", max_buckets=16)` is one of the kind of that name.
+
+    A kind is a subclass with a name in `kind`, decorated as this one; its settings are its attributes. Settings that
+    only other kinds have say nothing about a field and are left out.
+    """
+
+    kind: ClassVar[str]
+    # The least that settings may be.
+    least: ClassVar[Mapping[str, int]] = {}
+    history_key: ClassVar[str] = BY_TEXT
+    # Whether cells must be numbers: libffm files hold them as such, and rows with another text may be skipped.
+    is_number: ClassVar[bool] = False
+    # Whether the kind is asked first what an unknown column is, or takes what no other kind has recognised.
+    takes_the_rest: ClassVar[bool] = False
+
+    name: str
+    interpolate: int = 0
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if "kind" in cls.__dict__:
+            KINDS[cls.kind] = cls
+
+    def __new__(cls, name: str = "", kind: str = "categorical", **settings: Any) -> Field:
+        if cls is Field and kind not in KINDS:
+            raise ConfigError(f"field '{name}': " + unknown("kind", kind, KINDS))
+        return super().__new__(KINDS[kind] if cls is Field else cls)
+
+    def __init__(self, name: str, kind: str = "categorical", **settings: Any) -> None:
+        for setting in settings:
+            if setting not in (known := setting_types()):
+                raise ConfigError(f"field '{name}': " + unknown("field setting", setting, known))
+        for one in dataclasses.fields(self):
+            object.__setattr__(self, one.name, settings.get(one.name, one.default))
+        object.__setattr__(self, "name", name)
+        self.check()
+
+    def check(self) -> None:
+        """Refuses settings that make no sense."""
+        for setting, least in self.least.items():
+            if getattr(self, setting) < least:
+                found = getattr(self, setting)
+                raise ConfigError(f"field '{self.name}': {setting} must be at least {least}, found {found}")
+        check_steps(f"field '{self.name}'", self.interpolate)
+        if self.interpolate and not self.ordered:
+            raise ConfigError(
+                f"field '{self.name}': interpolate needs a number in ordered buckets, found {self.unordered}"
+            )
+
+    @property
+    def ordered(self) -> bool:
+        """Whether ids rise with the values, so that `interpolate` may mix neighbours."""
+        return False
+
+    @property
+    def unordered(self) -> str:
+        """What a field without such an order is, for an error."""
+        return f"a {self.kind} field"
+
+    @property
+    def always_known(self) -> str:
+        """Why no value is ever `other`; empty where an id tells whether training knew the value."""
+        return ""
+
+    def finer(self, buckets: int, steps: int) -> Field:
+        """The field for trees: a number that was left to its default has a few buckets and a place between them."""
+        return self
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that differ from their defaults: the kind's own, then those of every field."""
+        general = {one.name for one in dataclasses.fields(Field)}
+        every = sorted(dataclasses.fields(self), key=lambda one: one.name in general)
+        values = {one.name: getattr(self, one.name) for one in every if one.name != "name"}
+        return {one.name: values[one.name] for one in every if one.name != "name" and values[one.name] != one.default}
+
+    @classmethod
+    def infer(cls, name: str, sample: Sample) -> Field | None:
+        """The field of this kind that a column without a schema is, or None where it is of another kind."""
+        return None
+
+    def fit(self, column: StagedColumn) -> Code:
+        """The code fitted on a column of the staged training rows."""
+        raise NotImplementedError
+
+    def load(self, texts: list[str], state: dict[str, Any]) -> Code:
+        """The code from its saved `texts` and `state`, width and first_size among it; ValueError if they are none."""
+        raise NotImplementedError
+
+
+def setting_types() -> dict[str, str]:
+    """The settings of all kinds and the names of their types."""
+    every = [one for kind in KINDS.values() for one in dataclasses.fields(kind)]
+    return {one.name: one.type if isinstance(one.type, str) else one.type.__name__ for one in every}
+
+
+class Code(ABC):
+    """How the values of one field become ids, as fitted on training rows.
+
+    A row has `width` ids of it. `first_size` is the size before the vocabulary first grew, 0 where it never did.
+    """
+
+    field: Field
+    width: int = 1
+    first_size: int = 0
+    # What stands between several values in one cell.
+    separator: str = ""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """How many ids the field has."""
+
+    @abstractmethod
+    def ids(self, texts: Sequence[str | None]) -> Ids:
+        """Ids of texts as `text_of` spells them: (n,), or (n, width) for several, unused places -1."""
+
+    @abstractmethod
+    def text_of_id(self, number: int) -> str:
+        """What one of the field's own ids, from 2 on, stands for."""
+
+    def value_of(self, number: int) -> str:
+        """The text of an id, for people."""
+        return ("(missing)", "(other)")[number] if number < FIRST else self.text_of_id(number)
+
+    # What is saved, and what may change.
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts that have ids, in the order of these; vocabulary.parquet keeps them."""
+        return []
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What else is needed to load the code, for encoder.json."""
+        return {}
+
+    def grown(self, column: StagedColumn) -> Code:
+        """The code with ids for values that new training rows add, behind the old ids, none of which changes."""
+        return self
+
+    def same_ids(self, other: Code) -> bool:
+        """Whether every id means the same in both."""
+        return self.size == other.size and self.texts == other.texts and self._same_state(other)
+
+    def grew_from(self, old: Code) -> bool:
+        """Whether every id of the old code means the same here; there may be more."""
+        kept = [(one.field, one.width, one.first_size or one.size) for one in (self, old)]
+        return kept[0] == kept[1] and self._same_state(old) and self.texts[: len(old.texts)] == old.texts
+
+    def _same_state(self, other: Code) -> bool:
+        return self.state == other.state and self.field.interpolate == other.field.interpolate
+
+    # Faster ways to the same ids.
+
+    @property
+    def loop(self) -> type[CellLoop] | None:
+        """The compiled loop that reads the field's cells as they lie in a file; None: they are read as a column."""
+        return None
+
+    @property
+    def in_buckets(self) -> Code:
+        """The code that gives the one id by which a history counts a number."""
+        return self
+
+    def column_ids(self, column: pa.ChunkedArray) -> Ids:
+        """What `ids` gives for the texts of a column."""
+        if is_list(column.type):
+            raise DataError(f"field '{self.field.name}' is {self.field.kind}, found a column of lists")
+        if pa.types.is_string(column.type) and len(column) >= MANY:
+            column = column.combine_chunks().dictionary_encode()
+            column = column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
+        kind = column.type
+        if pa.types.is_dictionary(kind) and pa.types.is_string(kind.value_type) and column.num_chunks == 1:
+            words, places = column.chunk(0).dictionary, column.chunk(0).indices
+            # Each word of the dictionary once; a row without a value points behind the last word.
+            ids = np.concatenate([self.word_ids(words), self.ids([None])])
+            return np.asarray(ids[places.fill_null(len(words)).to_numpy(zero_copy_only=False)])
+        texts, places = texts_of(column)
+        return self.ids(texts)[places]
+
+    def word_ids(self, words: pa.Array) -> Ids:
+        """What `ids` gives for the texts of words, none of them null."""
+        return self.ids([text_of(word) for word in words.to_pylist()])
+
+    def coder(self) -> Coder:
+        """How the server reads a request's values: what `ids` gives for their texts, as plain lists."""
+        name, width = self.field.name, self.width
+
+        def columns(values: Sequence[Any]) -> list[list[int]]:
+            found: list[list[int]] = self.ids([plain_text(v, name) for v in values]).reshape(-1, width).T.tolist()
+            return found
+
+        return columns
+
+    # Words for the server's page.
+
+    @property
+    def known_words(self) -> Mapping[str, int]:
+        """The texts that a row may hold and that have ids, the most frequent first."""
+        return {}
+
+    def examples(self, most: int) -> list[str]:
+        """Some values that a row may hold."""
+        return [text for text, _ in zip(self.known_words, range(most), strict=False)]
+
+    @property
+    def hint(self) -> str:
+        """What to type into the field."""
+        known = self.size - FIRST
+        return f"{known:,} known value{'' if known == 1 else 's'}" if self.known_words else "any text"
+
+
+class CellLoop(Protocol):
+    """A compiled loop over cells, with its tables for all fields whose codes name it."""
+
+    def __init__(self, codes: Sequence[Any]) -> None: ...
+
+    def run(self, cells: Cells, columns: Whole, places: Whole, ids: Ids, left: Whole) -> None:
+        """Cells of columns[f] -> column places[f] of the ids (n, C). Some may be `LEFT`; left[f] counts them."""
+
+
+def plain_text(value: Any, name: str) -> str | None:
+    """The text of a request's value; lists and objects are refused."""
+    if isinstance(value, (list, tuple, dict, set)):
+        kind = "a list" if isinstance(value, (list, tuple, set)) else "an object"
+        raise DataError(f"field '{name}' takes a text, a number, true, false or null, found {kind}")
+    try:
+        return text_of(value)
+    except ValueError:
+        raise DataError(f"field '{name}' takes numbers of up to 4,300 digits, found a longer one") from None
