@@ -12,12 +12,14 @@ from typing import Any
 
 from fieldwise.config.errors import ConfigError, unknown
 from fieldwise.config.toml import dumps
-from fieldwise.data.kinds.kind import FIRST, MISSING, OTHER, PAD, Field, check_steps, setting_types
+from fieldwise.data.kinds.kind import FIRST, KINDS, MISSING, OTHER, PAD, Field, check_steps, kind_named, setting_types
 
 __all__ = ["FIRST", "MISSING", "OTHER", "PAD", "Field", "HistorySettings", "Layout", "Schema", "history_settings"]
 
 # A history key that stands for others, which prepare proposes, and how many of them it is without a number.
 AUTO, AUTO_KEYS = "auto", 10
+# What TOML has for the types of settings; all other ones are lists.
+TOML_TYPES: dict[str, type | tuple[type, ...]] = {"int": int, "str": str, "bool": bool, "float": (int, float)}
 HISTORY_PARTS = ("count", "positives", "rate")
 
 
@@ -264,33 +266,32 @@ class Schema:
             values = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(f"not a TOML file: {error} ({where})") from None
-        tables = values.pop("field", [])
-        if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-            raise ConfigError(f"each field is a table [[field]], found field = {tables!r} ({where})")
-        head: dict[str, type | tuple[type, ...]] = {"label": str, "weight": str, "recipe": str}
-        head |= {"gbdt_leaves": int, "gbdt_depth": int}
-        history = values.pop("history", {})
-        if not isinstance(history, dict):
-            raise ConfigError(f"history is a table [history], found history = {history!r} ({where})")
-        check_keys(values, head, "schema setting", where)
-        check_keys(
-            history,
-            _toml_types({f.name: str(f.type) for f in dataclasses.fields(HistorySettings)}),
-            "history setting",
-            where,
-        )
-        known = _toml_types({"kind": "str", **setting_types()})
-        for table in tables:
-            check_keys(table, known, "field setting", where)
-            if "name" not in table:
-                raise ConfigError(f"each [[field]] needs a name ({where})")
-        if "label" not in values:
-            raise ConfigError(f'a schema needs label = "COLUMN" ({where})')
         try:
-            past = HistorySettings(**{k: tuple(v) if isinstance(v, list) else v for k, v in history.items()})  # type: ignore[arg-type]
-            return cls(fields=tuple(Field(**table) for table in tables), history=past, **values)
+            return cls._from_values(values)
         except ConfigError as error:
             raise ConfigError(f"{error} ({where})") from None
+
+    @classmethod
+    def _from_values(cls, values: dict[str, Any]) -> Schema:
+        tables, history = values.pop("field", []), values.pop("history", {})
+        if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+            raise ConfigError(f"each field is a table [[field]], found field = {tables!r}")
+        if not isinstance(history, dict):
+            raise ConfigError(f"history is a table [history], found history = {history!r}")
+        head = {"label": "str", "weight": "str", "recipe": "str", "gbdt_leaves": "int", "gbdt_depth": "int"}
+        check_keys(values, head, "schema setting")
+        check_keys(history, {one.name: str(one.type) for one in dataclasses.fields(HistorySettings)}, "history setting")
+        known = {kind: {"kind": "str", **setting_types(kind)} for kind in KINDS}
+        for table in tables:
+            if "name" not in table:
+                raise ConfigError("each [[field]] needs a name")
+            # First the kind: the settings of one that is not known are not known either.
+            kind = kind_named(str(table.get("kind", "categorical")), str(table["name"])).kind
+            check_keys(table, known[kind], "field setting")
+        if "label" not in values:
+            raise ConfigError('a schema needs label = "COLUMN"')
+        past = HistorySettings(**{k: tuple(v) if isinstance(v, list) else v for k, v in history.items()})  # type: ignore[arg-type]
+        return cls(fields=tuple(Field(**table) for table in tables), history=past, **values)
 
     @classmethod
     def load(cls, path: Path) -> Schema:
@@ -301,12 +302,6 @@ class Schema:
         return cls.from_toml(text, str(path))
 
 
-def _toml_types(names: dict[str, str]) -> dict[str, type | tuple[type, ...]]:
-    """What settings take from a TOML file, by the names of their types."""
-    types: dict[str, type | tuple[type, ...]] = {"int": int, "str": str, "float": (int, float)}
-    return {setting: types.get(name, list) for setting, name in names.items()}
-
-
 def check_names(names: list[str]) -> None:
     """Refuses two fields of one name."""
     for name in names:
@@ -314,11 +309,12 @@ def check_names(names: list[str]) -> None:
             raise ConfigError(f"field names must differ, found '{name}' {names.count(name)} times")
 
 
-def check_keys(values: dict[str, Any], known: dict[str, type | tuple[type, ...]], kind: str, where: str) -> None:
-    """Refuses keys that nobody knows and values of another type."""
+def check_keys(values: dict[str, Any], known: dict[str, str], kind: str) -> None:
+    """Refuses unknown keys, and values that are not of the type whose name is known."""
     for key, value in values.items():
         if key not in known:
-            raise ConfigError(f"{unknown(kind, key, known)} ({where})")
-        if not isinstance(value, known[key]) or (isinstance(value, bool) and known[key] is int):
-            expected = getattr(known[key], "__name__", str(known[key]))
-            raise ConfigError(f"{kind} '{key}' must be a {expected}, found {value!r} ({where})")
+            raise ConfigError(unknown(kind, key, known))
+        expected = TOML_TYPES.get(known[key], list)
+        if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
+            name = getattr(expected, "__name__", str(expected))
+            raise ConfigError(f"{kind} '{key}' must be a {name}, found {value!r}")

@@ -3,40 +3,175 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 from fieldwise.data.encode.encoder import Encoder
-from fieldwise.data.encode.staged import LABEL, staged_schema
-from fieldwise.data.kinds.staged_column import StagedColumn
-from fieldwise.data.read.formats import quoted
+from fieldwise.data.encode.staged import LABEL, staged_files, staged_rows, staged_schema
+from fieldwise.data.kinds.buckets import Histogram
+from fieldwise.data.kinds.counted import Query, summed
+from fieldwise.data.kinds.kind import Code
+from fieldwise.data.read.formats import is_list, quoted, text_of
 from fieldwise.data.schema import Schema
 
 Progress = Callable[[str, int], None]
+Texts = list[tuple[str, int]]
 MEMORY = "700MB"
+# Texts that `text_of` may spell in another way.
+RESPELT = "suffix(v, '.0') OR v IN ('True', 'False')"
+# A statement costs by the columns of the file, whichever it counts: about as much for each as this many cells to count.
+# So wide files are counted in groups of columns; and no group has more than this many cells and columns.
+CELLS_A_COLUMN, GROUP_CELLS, GROUP_COLUMNS = 1_000, 4_000_000, 1_000
 
 
 def fit_encoder(schema: Schema, staged: Path, progress: Progress, known: Encoder | None, threads: int) -> Encoder:
-    """Vocabularies and thresholds from the staged training rows, or a known encoder's with what they add to it."""
+    """The codes that the fields fit on the staged training rows, or a known encoder's with what they add to it."""
     import duckdb
 
-    names = staged_schema(staged).names
+    table = staged_schema(staged)
     # Numbered columns, because DuckDB takes names that differ in case alone for one.
-    numbered = ", ".join(f"c{number}" for number in range(len(names)))
-    files = quoted(f"{glob.escape(str(staged))}/*.parquet")
-    source = f"read_parquet({files}) AS staged({numbered})"
-    label = f"c{names.index(LABEL)}"
+    numbered = ", ".join(f"c{number}" for number in range(len(table)))
+    source = f"read_parquet({quoted(f'{glob.escape(str(staged))}/*.parquet')}) AS staged({numbered})"
     settings: dict[str, str | bool | int | float | list[str]] = {
         "threads": threads,
         "memory_limit": MEMORY,
         "temp_directory": str(staged.parent),
         "preserve_insertion_order": False,
     }
-    codes = []
+    most = most_together(sum(map(staged_rows, staged_files(staged))), len(table))
+    codes: dict[int, Code] = {}
     with duckdb.connect(config=settings) as base:
         base.execute("SET parquet_metadata_cache = true")
-        for number, field in enumerate(schema.fields, 1):
-            column = StagedColumn(base, source, f"c{names.index(field.name)}", label)
-            codes.append(known.codes[number - 1].grown(column) if known else field.fit(column))
-            progress("fitting", number)
-    return Encoder(schema, codes)
+        for queries in _groups(schema, table, most):
+            group = _Group(base, source, f"c{table.names.index(LABEL)}", list(queries.values()))
+            for k, number in enumerate(queries):
+                column = _Column(group, k)
+                codes[number] = known.codes[number].grown(column) if known else schema.fields[number].fit(column)
+            progress("fitting", len(codes))
+    return Encoder(schema, [codes[number] for number in range(len(schema.fields))])
+
+
+def most_together(rows: int, width: int) -> int:
+    """How many columns are counted together: one alone where it has many more rows than the file has columns."""
+    return max(1, min(GROUP_COLUMNS, min(GROUP_CELLS, CELLS_A_COLUMN * width) // max(1, rows)))
+
+
+def _groups(schema: Schema, table: pa.Schema, most: int) -> Iterator[dict[int, Query]]:
+    """The numbers of fields that are counted together, and what is to be counted of each."""
+    places, types = {name: place for place, name in enumerate(table.names)}, table.types
+    alike: dict[object, dict[int, Query]] = {}
+    for number, field in enumerate(schema.fields):
+        place = places[field.name]
+        query = field.query(f"c{place}", is_list(types[place]))
+        key = (field.kind, str(types[place]), query.several, query.least)
+        alike.setdefault(key, {})[number] = query
+    for same in alike.values():
+        every = iter(same.items())
+        while group := dict(itertools.islice(every, most)):
+            yield group
+
+
+class _Group:
+    """Columns that are counted together, one below the other, at the first question about any of them."""
+
+    def __init__(self, base: Any, source: str, label: str, queries: Sequence[Query]) -> None:
+        self.base, self.queries = base, queries
+        cells, count = ", ".join(query.cell for query in queries), len(queries)
+        k, cell = (f"unnest(range({count}))", f"unnest([{cells}])") if count > 1 else ("0", cells)
+        self.cells = f"SELECT {k} AS k, {cell} AS cell, {label} AS label FROM {source}"
+
+    @cached_property
+    def counts(self) -> str:
+        """The table of what the cells of column k hold, v, in how many rows, n, and in how many positive ones, p."""
+        what = "unnest(list_distinct(cell))" if self.queries[0].several else "cell"
+        cells = f"SELECT k, {what} AS v, label FROM ({self.cells})"
+        # One column is faster by its values alone.
+        k, by = ("k", "k, v") if len(self.queries) > 1 else ("0", "v")
+        counted = f"SELECT {k} AS k, v, count(*) AS n, sum(label) AS p FROM ({cells}) GROUP BY {by}"
+        self.base.execute(f"CREATE OR REPLACE TEMP TABLE counts AS {counted}")
+        return "counts"
+
+    @cached_property
+    def longest(self) -> dict[int, int | None]:
+        query = f"SELECT k, max(len(list_distinct(cell))) FROM ({self.cells}) GROUP BY k"
+        return dict(self.base.sql(query).fetchall())
+
+    @cached_property
+    def odd_texts(self) -> list[list[Any]]:
+        odd = f"SELECT k, v FROM {self.counts} WHERE TRY_CAST(v AS DOUBLE) IS NULL AND v IS NOT NULL"
+        query = f"{odd} QUALIFY row_number() OVER (PARTITION BY k ORDER BY v) <= 100 ORDER BY k, v"
+        return [[text for (text,) in own] for own in self._by_column(self.base.sql(query).fetchall())]
+
+    @cached_property
+    def histograms(self) -> list[Histogram]:
+        wanted = "k, TRY_CAST(v AS DOUBLE) AS x, sum(n)::BIGINT AS n, sum(p)::BIGINT AS p"
+        found = self.base.sql(f"SELECT {wanted} FROM {self.counts} GROUP BY k, x ORDER BY k, x").fetchnumpy()
+        values = np.ma.filled(np.ma.asarray(found["x"], dtype=np.float64), np.nan)
+        keep = np.isfinite(values)
+        finite = values[keep]
+        k, counts, positives = (np.asarray(found[name], dtype=np.int64)[keep] for name in ("k", "n", "p"))
+        ends = np.searchsorted(k, np.arange(len(self.queries) + 1)).tolist()
+        own = [slice(*pair) for pair in itertools.pairwise(ends)]
+        return [Histogram(finite[rows], counts[rows], positives[rows]) for rows in own]
+
+    @cached_property
+    def texts(self) -> list[Texts]:
+        """Rare texts stay inside of DuckDB: there may be more of them than memory holds.
+
+        But texts that say the same, such as 3 and 3.0, count together, so that all of these are needed.
+        """
+        base, counts = self.base, self.counts
+        if str(base.sql(f"SELECT v FROM {counts} LIMIT 0").types[0]) != "VARCHAR":
+            every = self._by_column(base.sql(f"SELECT k, v, n FROM {counts}").fetchall())
+            return [_spelt(own) for own in every]
+        respelt = base.sql(f"SELECT k, v, n FROM {counts} WHERE {RESPELT}").fetchall()
+        enough = f"n >= {self.queries[0].least}"
+        if respelt:
+            same = {"k": [k for k, _, _ in respelt], "v": pa.array([text_of(v) for _, v, _ in respelt], pa.string())}
+            base.register("same", pa.table(same))
+            enough += " OR (k, v) IN (SELECT (k, v) FROM same)"
+        plain = base.sql(f"SELECT k, v, n FROM {counts} WHERE ({enough}) AND NOT ({RESPELT})").fetchall()
+        both = zip(self._by_column(plain), self._by_column(respelt), strict=True)
+        return [_spelt([*own, *other]) if other else own for own, other in both]
+
+    def _by_column(self, found: Iterable[tuple[Any, ...]]) -> list[list[Any]]:
+        """Rows of (k, ...) -> the rest of them for each column."""
+        columns: list[list[Any]] = [[] for _ in self.queries]
+        for row in found:
+            columns[row[0]].append(row[1:])
+        return columns
+
+
+@dataclass(frozen=True)
+class _Column:
+    """What is counted of column k of a group: see Counted."""
+
+    group: _Group
+    k: int
+
+    @property
+    def texts(self) -> Texts:
+        return self.group.texts[self.k]
+
+    @property
+    def histogram(self) -> Histogram:
+        return self.group.histograms[self.k]
+
+    @property
+    def odd_texts(self) -> list[str]:
+        return self.group.odd_texts[self.k]
+
+    @property
+    def longest(self) -> int:
+        return self.group.longest.get(self.k) or 0
+
+
+def _spelt(counts: Iterable[tuple[Any, int]]) -> Texts:
+    return summed((text_of(value) or "", n) for value, n in counts)

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fieldwise.config.errors import ConfigError
+from fieldwise.data.kinds.counted import Counted, Query
 from fieldwise.data.kinds.kind import FIRST, MISSING, OTHER, CellLoop, Code, Coder, Field, Ids, plain_text
 from fieldwise.data.kinds.lookup import MANY, CellWords, Lookup
 from fieldwise.data.kinds.samples import Sample
-from fieldwise.data.kinds.staged_column import StagedColumn
 from fieldwise.data.read.formats import text_of
 from fieldwise.data.read.texts import hash_of
 
@@ -58,6 +58,13 @@ class WordField(Field):
             raise ValueError(f"field '{self.name[:100]}' has a text twice")
         return code
 
+    def query(self, column: str, is_list: bool) -> Query:
+        return Query(column, least=0 if self.hash_buckets else self.min_count)
+
+    def fit_words(self, column: Counted) -> WordCode | HashCode:
+        """The code of a column's words."""
+        return self.words([] if self.hash_buckets else self.frequent(column.texts))
+
     def frequent(self, counts: Sequence[tuple[str, int]]) -> list[str]:
         """Texts with at least `min_count` occurrences, the most frequent first, ties by text."""
         kept = sorted(((text, n) for text, n in counts if text and n >= self.min_count), key=lambda c: (-c[1], c[0]))
@@ -75,8 +82,8 @@ class CategoryField(WordField):
     def infer(cls, name: str, sample: Sample) -> Field | None:
         return None if sample.differs else cls(name)
 
-    def fit(self, column: StagedColumn) -> Code:
-        return self.words([] if self.hash_buckets else self.frequent(column.counted().texts(self.min_count)))
+    def fit(self, column: Counted) -> Code:
+        return self.fit_words(column)
 
     def load(self, texts: list[str], state: dict[str, Any]) -> Code:
         return self.words(texts, state["first_size"])
@@ -114,12 +121,8 @@ class WordCode(Code):
     def text_of_id(self, number: int) -> str:
         return next(text for text, found in self.vocabulary.items() if found == number)
 
-    def grown(self, column: StagedColumn) -> Code:
-        return self.with_counts(column.counted().texts(self.field.min_count))
-
-    def with_counts(self, counts: Sequence[tuple[str, int]]) -> WordCode:
-        """The code with an id for each text that has earned one since."""
-        new = self.field.frequent([(text, n) for text, n in counts if text not in self.vocabulary])
+    def grown(self, column: Counted) -> WordCode:
+        new = self.field.frequent([(text, n) for text, n in column.texts if text not in self.vocabulary])
         if not new:
             return self
         vocabulary = numbered(self.field, [*self.vocabulary, *new])
@@ -170,6 +173,9 @@ class HashCode(Code):
     def list_ids(self, texts: Sequence[str | None]) -> list[int]:
         buckets = self.field.hash_buckets
         return [FIRST + hash_of(text) % buckets if text else MISSING for text in texts]
+
+    def grown(self, column: Counted) -> HashCode:
+        return self
 
     def coder(self) -> Coder:
         return lambda values: [self.list_ids([plain_text(value, self.field.name) for value in values])]

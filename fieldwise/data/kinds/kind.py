@@ -19,13 +19,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fieldwise.config.errors import ConfigError, DataError, unknown
+from fieldwise.data.kinds.counted import Counted, Query
 from fieldwise.data.kinds.lookup import MANY
 from fieldwise.data.read.formats import is_list, text_of
 from fieldwise.data.read.texts import texts_of
 
 if TYPE_CHECKING:
     from fieldwise.data.kinds.samples import Sample
-    from fieldwise.data.kinds.staged_column import StagedColumn
     from fieldwise.data.read.cells import Cells
 
 # The ids of every field: 0 is a missing value, 1 is `other`, its own values follow; -1 is an unused place of a set.
@@ -72,16 +72,15 @@ class Field:
             KINDS[cls.kind] = cls
 
     def __new__(cls, name: str = "", kind: str = "categorical", **settings: Any) -> Field:
-        if cls is Field and kind not in KINDS:
-            raise ConfigError(f"field '{name}': " + unknown("kind", kind, KINDS))
-        return super().__new__(KINDS[kind] if cls is Field else cls)
+        return super().__new__(kind_named(kind, name) if cls is Field else cls)
 
     def __init__(self, name: str, kind: str = "categorical", **settings: Any) -> None:
-        for setting in settings:
-            if setting not in (known := setting_types()):
+        own = {one.name: one.default for one in dataclasses.fields(self)}
+        for setting in settings.keys() - own.keys():
+            if setting not in (known := setting_types(self.kind)):
                 raise ConfigError(f"field '{name}': " + unknown("field setting", setting, known))
-        for one in dataclasses.fields(self):
-            object.__setattr__(self, one.name, settings.get(one.name, one.default))
+        for setting, default in own.items():
+            object.__setattr__(self, setting, settings.get(setting, default))
         object.__setattr__(self, "name", name)
         self.check()
 
@@ -129,8 +128,12 @@ class Field:
         """The field of this kind that a column without a schema is, or None where it is of another kind."""
         return None
 
-    def fit(self, column: StagedColumn) -> Code:
-        """The code fitted on a column of the staged training rows."""
+    def query(self, column: str, is_list: bool) -> Query:
+        """What is to be counted of the training rows to fit a code; the column's name is DuckDB's."""
+        return Query(column)
+
+    def fit(self, column: Counted) -> Code:
+        """The code fitted on the training rows."""
         raise NotImplementedError
 
     def load(self, texts: list[str], state: dict[str, Any]) -> Code:
@@ -138,9 +141,16 @@ class Field:
         raise NotImplementedError
 
 
-def setting_types() -> dict[str, str]:
-    """The settings of all kinds and the names of their types."""
-    every = [one for kind in KINDS.values() for one in dataclasses.fields(kind)]
+def kind_named(kind: str, name: str) -> type[Field]:
+    """The kind of a field by its name; one that is not known is refused."""
+    if kind not in KINDS:
+        raise ConfigError(f"field '{name}': " + unknown("kind", kind, KINDS))
+    return KINDS[kind]
+
+
+def setting_types(kind: str) -> dict[str, str]:
+    """The names of the types of a kind's settings, and of those that other kinds have."""
+    every = [one for name in (*KINDS, kind) for one in dataclasses.fields(KINDS[name])]
     return {one.name: one.type if isinstance(one.type, str) else one.type.__name__ for one in every}
 
 
@@ -185,7 +195,7 @@ class Code(ABC):
         """What else is needed to load the code, for encoder.json."""
         return {}
 
-    def grown(self, column: StagedColumn) -> Code:
+    def grown(self, column: Counted) -> Code:
         """The code with ids for values that new training rows add, behind the old ids, none of which changes."""
         return self
 

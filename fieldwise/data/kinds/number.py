@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from fieldwise.config.errors import ConfigError, OddCell, unknown
 from fieldwise.data.kinds.buckets import Floats, fine_ids, fit_anchors, fit_thresholds, spread
 from fieldwise.data.kinds.category import HashCode, WordCode, WordField
+from fieldwise.data.kinds.counted import Counted, summed
 from fieldwise.data.kinds.kind import (
     BY_BUCKET,
     FIRST,
@@ -31,7 +32,6 @@ from fieldwise.data.kinds.kind import (
     plain_text,
 )
 from fieldwise.data.kinds.samples import NO_NUMBER, Sample
-from fieldwise.data.kinds.staged_column import Counted, StagedColumn, summed
 from fieldwise.data.read.cells import Cells
 from fieldwise.data.read.formats import text_of
 
@@ -100,8 +100,9 @@ class NumberField(WordField):
         few = sample.differs or len(sample.known) <= FEW_VALUES
         return None if few or not sample.is_magnitude else cls(name)
 
-    def fit(self, column: StagedColumn) -> Code:
-        seen = self.counted(column).histogram()
+    def fit(self, column: Counted) -> Code:
+        self.check_texts(column)
+        seen = column.histogram
         if self.buckets == "log-square":
             pairs = [(log_square(v), n) for v, n in zip(seen.values.tolist(), seen.counts.tolist(), strict=True)]
             return LogSquareCode(self, self.words(self.frequent(summed(pairs))))
@@ -123,14 +124,12 @@ class NumberField(WordField):
             raise ValueError(f"field '{self.name[:100]}' needs finite anchors")
         return PlaceCode(self, thresholds, anchors)
 
-    def counted(self, column: StagedColumn) -> Counted:
-        """Counts the cells. A text that is no number is a mistake in the schema; in later rows it is `other`."""
-        found = column.counted()
-        for text in found.odd_texts():
+    def check_texts(self, column: Counted) -> None:
+        """A text that is no number is a mistake in the schema; in later rows it is the field's `other`."""
+        for text in column.odd_texts:
             if as_number(text_of(text)) is None:
                 problem = f"field '{self.name}' is numeric, found {str(text)[:40]!r}"
                 raise OddCell(problem, "the training rows", self.name, text_of(text), WAY_OUT)
-        return found
 
 
 class NumberCode(Code):
@@ -194,9 +193,9 @@ class NumberCode(Code):
 
         return column
 
-    def grown(self, column: StagedColumn) -> Code:
+    def grown(self, column: Counted) -> Code:
         """Thresholds and words stay; new training rows must hold numbers too."""
-        self.field.counted(column)
+        self.field.check_texts(column)
         return self
 
     def examples(self, most: int) -> list[str]:

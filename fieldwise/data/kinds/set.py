@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from fieldwise.config.errors import ConfigError
 from fieldwise.data.kinds.category import HashCode, WordCode, WordField
+from fieldwise.data.kinds.counted import Counted, Query
 from fieldwise.data.kinds.kind import BY_CELL, MISSING, PAD, Code, Coder, Field, Ids, plain_text
 from fieldwise.data.kinds.samples import Sample
-from fieldwise.data.kinds.staged_column import StagedColumn
 from fieldwise.data.read.formats import is_list, quoted, text_of
 
 SEPARATORS = ("|", ";", ",")
@@ -41,23 +41,17 @@ class SetField(WordField):
         separator = separator_of(sample.known) if sample.numbers is None else ""
         return cls(name, separator=separator) if separator else None
 
-    def fit(self, column: StagedColumn) -> Code:
-        cell = self._cell(column)
-        width = min(self.max_values, max(1, column.most(f"len(list_distinct({cell}))")))
-        return SetCode(self, self.words([] if self.hash_buckets else self.frequent(self.counts(column))), width)
+    def query(self, column: str, is_list: bool) -> Query:
+        cell = column if is_list else f"string_split({column}::VARCHAR, {quoted(self.separator)})"
+        return replace(super().query(cell, is_list), several=True)
+
+    def fit(self, column: Counted) -> Code:
+        return SetCode(self, self.fit_words(column), min(self.max_values, max(1, column.longest)))
 
     def load(self, texts: list[str], state: dict[str, Any]) -> Code:
         if not 1 <= state["width"] <= self.max_values:
             raise ValueError(f"field '{self.name}' has at most {self.max_values} values, found {state['width']}")
         return SetCode(self, self.words(texts, state["first_size"]), state["width"])
-
-    def counts(self, column: StagedColumn) -> list[tuple[str, int]]:
-        """How often each member occurs, once in each cell."""
-        return column.counted(f"unnest(list_distinct({self._cell(column)}))").texts(self.min_count)
-
-    def _cell(self, column: StagedColumn) -> str:
-        """The expression for a cell as a list."""
-        return column.name if column.is_list else f"string_split({column.name}::VARCHAR, {quoted(self.separator)})"
 
 
 @dataclass
@@ -120,10 +114,8 @@ class SetCode(Code):
     def text_of_id(self, number: int) -> str:
         return self.members.text_of_id(number)
 
-    def grown(self, column: StagedColumn) -> Code:
-        if isinstance(self.members, HashCode):
-            return self
-        return replace(self, members=self.members.with_counts(self.field.counts(column)))
+    def grown(self, column: Counted) -> Code:
+        return replace(self, members=self.members.grown(column))
 
     @property
     def hint(self) -> str:

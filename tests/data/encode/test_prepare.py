@@ -166,7 +166,7 @@ def test_vocabularies_and_thresholds_come_from_training_rows_only(tmp_path: Path
     word, price, tags = Encoder.load(out / "encoder", Schema.load(out / "schema.toml")).codes
     assert list(word.vocabulary) == ["a", "b"]
     assert price.thresholds.tolist() == [1, 2, 3]
-    assert (list(tags.vocabulary), tags.width) == (["p", "q"], 1)
+    assert (tags.texts, tags.width) == (["p", "q"], 1)
     assert Dataset.open(out).parts["valid"].ids[0].tolist() == [1, 5, 2]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -85,7 +86,7 @@ def test_frequent_values_are_hashed_and_rare_ones_are_other(tmp_path: Path) -> N
 def test_growing_keeps_every_id() -> None:
     old = SHARED.words(["a", "b", "c"])
     assert isinstance(old, WordCode)
-    grown = old.with_counts([(f"new{number}", 2) for number in range(20)])
+    grown = old.grown(SimpleNamespace(texts=[(f"new{number}", 2) for number in range(20)]))
     assert {text: grown.vocabulary[text] for text in old.vocabulary} == old.vocabulary
     assert grown.vocabulary == slow_ids(list(grown.vocabulary), 5)
     assert (grown.size, grown.first_size) == (FIRST + 5, old.size)

@@ -1,0 +1,54 @@
+"""What the kinds fit on: what to count of a column of training rows, and what was counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from fieldwise.data.kinds.buckets import Histogram
+
+
+@dataclass(frozen=True)
+class Query:
+    """DuckDB's expression for a cell. A cell of `several` values is a list, whose members count once.
+
+    Texts of fewer rows than `least` are not asked for; 0: none at all.
+    """
+
+    cell: str
+    several: bool = False
+    least: int = 1
+
+
+class Counted(Protocol):
+    """A column of the training rows. It is counted when something of it is asked for."""
+
+    @property
+    def texts(self) -> list[tuple[str, int]]:
+        """How often each text occurs; of those that are too rare only some."""
+        ...
+
+    @property
+    def histogram(self) -> Histogram:
+        """The finite numbers."""
+        ...
+
+    @property
+    def odd_texts(self) -> list[str]:
+        """The first of the texts that DuckDB takes for no number."""
+        ...
+
+    @property
+    def longest(self) -> int:
+        """The most different values of a cell."""
+        ...
+
+
+def summed(pairs: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Counts of texts that different raw values share, such as 3 and 3.0."""
+    total: dict[str, int] = {}
+    for text, n in pairs:
+        total[text] = total.get(text, 0) + n
+    return list(total.items())
