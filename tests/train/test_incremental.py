@@ -23,9 +23,9 @@ from fieldwise.bundle.scoring import score
 from fieldwise.config.errors import ConfigError, DataError, FieldwiseError
 from fieldwise.config.settings import Config, load_config
 from fieldwise.data.dataset import Dataset
-from fieldwise.data.encode.encoder import FIRST, OTHER, Encoder
+from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.prepare import Split, prepare
-from fieldwise.data.schema import Field, Layout, Schema
+from fieldwise.data.schema import OTHER, Field, Layout, Schema
 from fieldwise.data.world import World
 from fieldwise.models import MODELS, build, options
 from fieldwise.train.incremental import settings_of, take_weights
@@ -117,22 +117,22 @@ def test_no_old_id_ever_changes(logs: list[list[dict[str, Any]]], tmp_path: Path
             assert (new[:, single][known] == old[:, single][known]).all()
         for code, was in zip(encoder.codes, before.codes, strict=True):
             assert code.width == was.width
-            assert code.thresholds.tolist() == was.thresholds.tolist()
-            assert list(code.vocabulary.items())[: len(was.vocabulary)] == list(was.vocabulary.items())
-            added = list(code.vocabulary.items())[len(was.vocabulary) :]
-            assert added == expected_ids(code.field, log, was.vocabulary)
+            assert code.state == was.state
+            assert code.texts[: len(was.texts)] == was.texts
+            added = code.texts[len(was.texts) :]
+            assert added == expected_texts(code.field, log, was.texts)
             assert facts["new_ids"].get(code.field.name, 0) == len(added)
 
 
-def expected_ids(field: Field, log: list[dict[str, Any]], known: dict[str, int]) -> list[tuple[str, int]]:
-    """Slowly: what the rows add to a vocabulary."""
+def expected_texts(field: Field, log: list[dict[str, Any]], known: list[str]) -> list[str]:
+    """Slowly: what the rows add to a vocabulary, whose ids follow its order."""
     if field.kind == "numeric" or field.hash_buckets:
         return []
     cells = [row[field.name] or "" for row in log]
     texts = [t for cell in cells for t in (set(cell.split("|")) if field.kind == "set" else [cell])]
     counts = Counter("1" if text == "1.0" else text for text in texts if text)
     new = sorted((-n, text) for text, n in counts.items() if n >= field.min_count and text not in known)
-    return [(text, FIRST + len(known) + place) for place, (_, text) in enumerate(new)]
+    return [text for _, text in new]
 
 
 def test_only_training_rows_add_ids(days: Path, tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_three_days_in_a_chain(tmp_path: Path) -> None:
     for old, new in pairwise(encoders):
         assert new.layout.rows > old.layout.rows
         for was, code in zip(old.codes, new.codes, strict=True):
-            assert list(code.vocabulary)[: len(was.vocabulary)] == list(was.vocabulary)
+            assert code.texts[: len(was.texts)] == was.texts
     assert {encoder.layout.first_sizes for encoder in encoders[1:]} == {encoders[0].layout.sizes}
     steps = [json.loads(next((run / "checkpoint").glob("*/state.json")).read_text()) for run in runs]
     clocks = [facts["groups"][0]["step"] for facts in steps]

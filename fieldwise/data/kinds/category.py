@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -49,7 +50,7 @@ class WordField(Field):
     def always_known(self) -> str:
         return "hashed values are never told apart" if self.hash_buckets else ""
 
-    def words(self, texts: Sequence[str], first_size: int = 0) -> WordCode | HashCode:
+    def words(self, texts: Sequence[str], first_size: int = 0) -> Words:
         """The code of texts that have earned their ids, in the order of these."""
         if self.hash_buckets:
             return HashCode(self)
@@ -61,7 +62,7 @@ class WordField(Field):
     def query(self, column: str, is_list: bool) -> Query:
         return Query(column, least=0 if self.hash_buckets else self.min_count)
 
-    def fit_words(self, column: Counted) -> WordCode | HashCode:
+    def fit_words(self, column: Counted) -> Words:
         """The code of a column's words."""
         return self.words([] if self.hash_buckets else self.frequent(column.texts))
 
@@ -89,8 +90,21 @@ class CategoryField(WordField):
         return self.words(texts, state["first_size"])
 
 
+class Words(Code):
+    """Words, each with one id."""
+
+    field: WordField
+
+    @abstractmethod
+    def list_ids(self, texts: Sequence[str | None]) -> list[int]:
+        """`ids` as a list."""
+
+    def ids(self, texts: Sequence[str | None]) -> Ids:
+        return np.array(self.list_ids(texts), dtype=np.int32)
+
+
 @dataclass
-class WordCode(Code):
+class WordCode(Words):
     """Ids of a vocabulary's words, the most frequent first."""
 
     field: WordField
@@ -111,9 +125,6 @@ class WordCode(Code):
     def known_words(self) -> Mapping[str, int]:
         return self.vocabulary
 
-    def ids(self, texts: Sequence[str | None]) -> Ids:
-        return np.array(self.list_ids(texts), dtype=np.int32)
-
     def list_ids(self, texts: Sequence[str | None]) -> list[int]:
         find = self.vocabulary.get
         return [MISSING if not text else find(text, OTHER) for text in texts]
@@ -121,7 +132,7 @@ class WordCode(Code):
     def text_of_id(self, number: int) -> str:
         return next(text for text, found in self.vocabulary.items() if found == number)
 
-    def grown(self, column: Counted) -> WordCode:
+    def grown(self, column: Counted) -> Code:
         new = self.field.frequent([(text, n) for text, n in column.texts if text not in self.vocabulary])
         if not new:
             return self
@@ -158,7 +169,7 @@ class WordCode(Code):
 
 
 @dataclass
-class HashCode(Code):
+class HashCode(Words):
     """Ids of any words by their hashes."""
 
     field: WordField
@@ -167,21 +178,32 @@ class HashCode(Code):
     def size(self) -> int:
         return FIRST + self.field.hash_buckets
 
-    def ids(self, texts: Sequence[str | None]) -> Ids:
-        return np.array(self.list_ids(texts), dtype=np.int32)
-
     def list_ids(self, texts: Sequence[str | None]) -> list[int]:
         buckets = self.field.hash_buckets
         return [FIRST + hash_of(text) % buckets if text else MISSING for text in texts]
-
-    def grown(self, column: Counted) -> HashCode:
-        return self
 
     def coder(self) -> Coder:
         return lambda values: [self.list_ids([plain_text(value, self.field.name) for value in values])]
 
     def text_of_id(self, number: int) -> str:
         return f"(hash {number - FIRST})"
+
+
+class OverWords(Code):
+    """A code that makes words of a value, and has their ids."""
+
+    words: Words
+
+    @property
+    def size(self) -> int:
+        return self.words.size
+
+    @property
+    def texts(self) -> list[str]:
+        return self.words.texts
+
+    def text_of_id(self, number: int) -> str:
+        return self.words.text_of_id(number)
 
 
 def numbered(field: WordField, texts: Sequence[str]) -> dict[str, int]:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from fieldwise.config.errors import ConfigError, OddCell, unknown
 from fieldwise.data.kinds.buckets import Floats, fine_ids, fit_anchors, fit_thresholds, spread
-from fieldwise.data.kinds.category import HashCode, WordCode, WordField
+from fieldwise.data.kinds.category import OverWords, WordField, Words
 from fieldwise.data.kinds.counted import Counted, summed
 from fieldwise.data.kinds.kind import (
     BY_BUCKET,
@@ -234,12 +234,18 @@ class BucketCode(NumberCode):
     def loop(self) -> type[CellLoop] | None:
         return CellNumbers
 
+    @property
+    def bounds(self) -> Floats:
+        """Numbers of all sizes."""
+        return self.thresholds
+
     def text_of_id(self, number: int) -> str:
         bounds = ["-inf", *(f"{t:g}" for t in self.thresholds), "inf"]
         return f"({bounds[number - FIRST]}, {bounds[number - FIRST + 1]}]"
 
     def examples(self, most: int) -> list[str]:
-        return [f"{bound:g}" for bound in self.thresholds[:: max(1, -(-len(self.thresholds) // most))]]
+        bounds = self.bounds
+        return [f"{bound:g}" for bound in bounds[:: max(1, -(-len(bounds) // most))]]
 
 
 @dataclass
@@ -277,25 +283,17 @@ class PlaceCode(BucketCode):
     def text_of_id(self, number: int) -> str:
         return f"{self.anchors[number - FIRST]:g}"
 
-    def examples(self, most: int) -> list[str]:
-        bounds = self.thresholds if len(self.thresholds) else self.anchors
-        return [f"{bound:g}" for bound in bounds[:: max(1, -(-len(bounds) // most))]]
+    @property
+    def bounds(self) -> Floats:
+        return self.thresholds if len(self.thresholds) else self.anchors
 
 
 @dataclass
-class LogSquareCode(NumberCode):
+class LogSquareCode(OverWords, NumberCode):
     """The Criteo winners' words for numbers; no row holds these words."""
 
     field: NumberField
-    words: WordCode | HashCode
-
-    @property
-    def size(self) -> int:
-        return self.words.size
-
-    @property
-    def texts(self) -> list[str]:
-        return self.words.texts
+    words: Words
 
     def number_ids(self, values: Floats) -> Ids:
         return self.words.ids([None if value != value else log_square(value) for value in values.tolist()])
@@ -303,9 +301,6 @@ class LogSquareCode(NumberCode):
     def finder(self) -> Callable[[float], int]:
         ids = self.words.list_ids
         return lambda number: ids((log_square(number),))[0]
-
-    def text_of_id(self, number: int) -> str:
-        return self.words.text_of_id(number)
 
 
 class CellNumbers:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from fieldwise.config.errors import ConfigError
-from fieldwise.data.kinds.category import HashCode, WordCode, WordField
+from fieldwise.data.kinds.category import OverWords, WordField, Words
 from fieldwise.data.kinds.counted import Counted, Query
 from fieldwise.data.kinds.kind import BY_CELL, MISSING, PAD, Code, Coder, Field, Ids, plain_text
 from fieldwise.data.kinds.samples import Sample
@@ -55,27 +55,19 @@ class SetField(WordField):
 
 
 @dataclass
-class SetCode(Code):
+class SetCode(OverWords):
     """A row has the ids of its members, as many as `width`."""
 
     field: SetField
-    members: WordCode | HashCode
+    words: Words
     width: int
 
     def __post_init__(self) -> None:
-        self.first_size, self.separator = self.members.first_size, self.field.separator
-
-    @property
-    def size(self) -> int:
-        return self.members.size
-
-    @property
-    def texts(self) -> list[str]:
-        return self.members.texts
+        self.first_size, self.separator = self.words.first_size, self.field.separator
 
     @property
     def known_words(self) -> Mapping[str, int]:
-        return self.members.known_words
+        return self.words.known_words
 
     def ids(self, texts: Sequence[str | None]) -> Ids:
         return self.set_ids([None if text is None else text.split(self.field.separator) for text in texts])
@@ -85,7 +77,7 @@ class SetCode(Code):
         ids = np.full((len(cells), self.width), PAD, dtype=np.int32)
         for row, cell in enumerate(cells):
             # Members count once, whatever their order and repetitions; unknown ones are one `other`.
-            members = self.members.list_ids([text_of(member) for member in cell or () if member])
+            members = self.words.list_ids([text_of(member) for member in cell or () if member])
             kept = list(dict.fromkeys(members) or (MISSING,))[: self.width]
             ids[row, : len(kept)] = kept
         return ids
@@ -111,11 +103,10 @@ class SetCode(Code):
 
         return columns
 
-    def text_of_id(self, number: int) -> str:
-        return self.members.text_of_id(number)
-
     def grown(self, column: Counted) -> Code:
-        return replace(self, members=self.members.grown(column))
+        words = self.words.grown(column)
+        assert isinstance(words, Words)
+        return replace(self, words=words)
 
     @property
     def hint(self) -> str:
