@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -127,3 +129,17 @@ def test_it_is_inferred_and_its_mistakes_are_told(tmp_path: Path, capsys: pytest
         assert run("prepare", tmp_path / "log.csv", "--schema", tmp_path / "schema.toml", "--out", out) == 2
         assert line in capsys.readouterr().err
         assert not out.exists()
+
+
+def test_the_kind_of_the_docs() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    try:
+        exec(compile(program, "docs", "exec", dont_inherit=True), {"__name__": __name__})
+        schema = Schema("click", (Field("query", "length", most=4),))
+        assert Schema.from_toml(schema.to_toml(), "here") == schema
+        code = schema.fields[0].fit(SimpleNamespace(texts=[("boots", 3), ("hat", 1)]))  # type: ignore[arg-type]
+        assert code.coder()(["hat", "sandals", None, 12.0]) == [[5, 6, 0, 4]]
+        assert code.value_of(5) == "3 letters"
+    finally:
+        KINDS.pop("length", None)
