@@ -251,10 +251,10 @@ def test_headers_and_bodies_that_trickle_are_given_up(door):
                     going.discard(client)
             time.sleep(0.1)
         assert not going
-    assert answers[slow].startswith(b"HTTP/1.1 408 ")
+    assert b"HTTP/1.1 408 " in answers[slow]
     assert b"headers must arrive within 1 seconds" in answers[slow]
-    assert answers[between].startswith(b"HTTP/1.1 408 ")
-    assert answers[body].startswith(b"HTTP/1.1 408 ")
+    assert b"HTTP/1.1 408 " in answers[between]
+    assert b"HTTP/1.1 408 " in answers[body]
     assert b"the body must arrive" in answers[body]
     assert alive(door)
 
