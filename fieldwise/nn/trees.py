@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fieldwise.config.errors import ConfigError
 from fieldwise.data.dataset import Part
 from fieldwise.data.encode.tabular import Features, load_xgboost
-from fieldwise.data.read.tree_file import load_booster
+from fieldwise.data.encode.tree_file import load_booster
 from fieldwise.data.schema import Layout
 
 # The least value of each option that has one.

@@ -21,8 +21,8 @@ from fieldwise.bundle.predictor import Predictor
 from fieldwise.config.errors import BundleError
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.tabular import Features
+from fieldwise.data.encode.tree_file import load_booster
 from fieldwise.data.read import ubjson
-from fieldwise.data.read.tree_file import load_booster
 from fieldwise.data.schema import Schema
 from fieldwise.export.export import export
 from fieldwise.serving import service as services

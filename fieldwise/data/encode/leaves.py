@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldwise.data.encode.tabular import Features, load_xgboost
-from fieldwise.data.read.tree_file import load_booster
+from fieldwise.data.encode.tree_file import load_booster
 from fieldwise.data.schema import FIRST, Layout
 
 FILE = "leaves.ubj"
