@@ -32,7 +32,7 @@ from fieldwise.serving.engine import Engine
 from fieldwise.serving.service import Service
 
 from . import hostile
-from .conftest import FIELDS, log, prepared
+from .bundles import FIELDS, log, prepared
 from .processes import Client, running
 
 DEEP = 100_000
