@@ -18,6 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import parquet
 
+from fieldwise.config.documents import parsed
 from fieldwise.config.errors import BundleError, DataError
 from fieldwise.data.encode.cell_codes import CellCodes
 from fieldwise.data.encode.leaves import Leaves
@@ -133,25 +134,44 @@ class Encoder:
     @classmethod
     def load(cls, folder: Path, schema: Schema) -> Encoder:
         try:
-            vocabulary = parquet.read_table(folder / "vocabulary.parquet")
-            state = json.loads((folder / "encoder.json").read_text(encoding="utf-8"))["fields"]
-            numbers = vocabulary["field"].to_numpy()
-            ends = np.searchsorted(numbers, np.arange(len(schema.fields) + 1))
-            texts = vocabulary["text"].to_pylist()
-            words = [texts[first:last] for first, last in pairwise(ends.tolist())]
-            codes = [_code(*each) for each in zip(schema.fields, words, state, strict=True)]
-        except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
-            raise BundleError(f"the encoder is damaged: {str(error).splitlines()[0]} ({folder})") from None
+            state = parsed(folder / "encoder.json")["fields"]
+            words = _read_words(folder / "vocabulary.parquet", len(schema.fields))
+            codes = [_code(*each) for each in zip(schema.fields, state, words, strict=True)]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
+            raise BundleError(f"the encoder is damaged: {str(error).splitlines()[0][:300]} ({folder})") from None
         encoder = cls(schema, codes, History.load(folder, schema.history) if schema.history.keys else None)
         if schema.gbdt_leaves:
             encoder.leaves = Leaves.load(folder, encoder.layout)
         return encoder
 
 
-def _code(field: Field, texts: list[str], state: dict[str, Any]) -> Code:
-    """A field's code from what was saved."""
-    width = int(state["width"])
-    code = field.load(texts, {**state, "width": width, "first_size": int(state.get("first_size", 0))})
+def _read_words(path: Path, fields: int) -> list[list[str]]:
+    """The texts of each field, in the order of their ids."""
+    vocabulary = parquet.read_table(path)
+    numbers, texts = vocabulary["field"].to_numpy(), vocabulary["text"]
+    kinds = numbers.dtype.kind in "iu", pa.types.is_large_string(texts.type) or pa.types.is_string(texts.type)
+    if not all(kinds) or texts.null_count:
+        raise ValueError("a vocabulary has the number of a field and a text in each row")
+    ends = np.searchsorted(numbers, np.arange(fields + 1))
+    if ends[0] != 0 or ends[-1] != len(numbers) or (np.diff(numbers.astype(np.int64)) < 0).any():
+        raise ValueError(f"a vocabulary has the texts of {fields} fields, one field after the other")
+    every = texts.to_pylist()
+    return [every[first:last] for first, last in pairwise(ends.tolist())]
+
+
+def _code(field: Field, state: dict[str, Any], texts: list[str]) -> Code:
+    """A field's code from what was saved, which must give ids below its size: models look them up unasked."""
+    what = f"field '{field.name[:100]}'"
+    for key in NO_BOUNDS:
+        bounds = np.array(state.get(key, ()), dtype=np.float64)
+        if bounds.ndim != 1 or np.isnan(bounds).any() or (bounds[1:] < bounds[:-1]).any():
+            raise ValueError(f"{what} has thresholds or anchors that do not rise")
+    width, first_size = (state.get(name, 0) for name in ("width", "first_size"))
+    if not all(isinstance(number, int) and not isinstance(number, bool) for number in (width, first_size)):
+        raise ValueError(f"{what} must have a width and a size in whole numbers")
+    code = field.load(texts, {**state, "width": width, "first_size": first_size})
     if code.width != width:
-        raise ValueError(f"field '{field.name[:100]}' has {code.width} ids in a row, found {width}")
+        raise ValueError(f"{what} must have a width of {code.width}, found {str(width)[:40]}")
+    if not (first_size == 0 or FIRST <= first_size <= code.size):
+        raise ValueError(f"{what} must have had a size of {code.size} at most, found {str(first_size)[:40]}")
     return code

@@ -115,9 +115,6 @@ class NumberField(WordField):
         if self.buckets == "log-square":
             return LogSquareCode(self, self.words(texts))
         thresholds, anchors = (np.array(state.get(key, ()), dtype=np.float64) for key in ("thresholds", "anchors"))
-        for bounds in (thresholds, anchors):
-            if bounds.ndim != 1 or np.isnan(bounds).any() or (bounds[1:] < bounds[:-1]).any():
-                raise ValueError(f"field '{self.name[:100]}' has thresholds or anchors that do not rise")
         if not self.interpolate:
             return BucketCode(self, thresholds)
         if not (len(anchors) and np.isfinite(anchors).all()):

@@ -50,7 +50,8 @@ class SetField(WordField):
 
     def load(self, texts: list[str], state: dict[str, Any]) -> Code:
         if not 1 <= state["width"] <= self.max_values:
-            raise ValueError(f"field '{self.name}' has at most {self.max_values} values, found {state['width']}")
+            found = str(state["width"])[:40]
+            raise ValueError(f"field '{self.name[:100]}' has {self.max_values} values at most, found {found}")
         return SetCode(self, self.words(texts, state["first_size"]), state["width"])
 
 
