@@ -36,7 +36,10 @@ class FakeEngine:
 
     @property
     def fields(self):
-        return tuple(FieldFacts(name, "categorical", 2, ("a", "b")) for name in self.columns)
+        return tuple(
+            FieldFacts(name, "categorical", 2, ("a", "b"), hint="2 known values", complete=True)
+            for name in self.columns
+        )
 
     @property
     def model(self):

@@ -205,6 +205,17 @@ def test_what_is_known_of_fields(load: Any) -> None:
     assert all(float(bound) >= 0 for bound in facts["price"].examples)
     assert facts["size"].examples == ()
     assert (facts["tags"].separator, facts["user"].separator) == ("|", "")
+    hints = {name: facts[name].hint for name in ("user", "item", "size", "tags", "when")}
+    assert hints == {
+        "user": "12 known values",
+        "item": "any text",
+        "size": "a number",
+        "tags": "several, with | between",
+        "when": "the time of the row, for its history",
+    }
+    assert facts["price"].hint.startswith("a number, often 0.")
+    assert [name for name in facts if facts[name].number] == ["price", "age", "size"]
+    assert [name for name in facts if facts[name].complete] == ["user", "tags"]
     found = engine.search("user", "U1")
     assert sorted(found) == ["u1", "u10", "u11"]
     assert engine.search("user", "U1", limit=1) == found[:1]

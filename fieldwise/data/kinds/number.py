@@ -200,7 +200,7 @@ class NumberCode(Code):
 
     @property
     def hint(self) -> str:
-        bounds = [float(text) for text in self.examples(8)]
+        bounds = [number for text in self.examples(8) if math.isfinite(number := float(text))]
         return f"a number, often {bounds[0]:.15g} to {bounds[-1]:.15g}" if len(bounds) > 1 else "a number"
 
 
