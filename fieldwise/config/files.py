@@ -85,9 +85,23 @@ def _free(path: Path, marker: str, force: bool) -> Path:
                 f"{path} is there and holds no {marker}: it is not ours to replace; choose another name"
             )
     path = path.absolute()
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_parent(path)
     _sweep(path)
     return path
+
+
+def check_no_folder(path: Path) -> None:
+    """Refuses the name of a folder where a file is to be written."""
+    if path.is_dir():
+        raise FieldwiseError(f"expected the name of a file to write, found a folder ({path}); name a file in it")
+
+
+def _make_parent(path: Path) -> None:
+    """Makes the folder that a path is to lie in."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FieldwiseError(f"cannot make the folder {path.parent}: {error.strerror} ({error.filename})") from None
 
 
 def _take_place(work: Path, path: Path) -> None:
@@ -136,7 +150,8 @@ def _alive(process: int) -> bool:
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """A new file name beside `path` to write to; the file takes its place when the block ends well."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    check_no_folder(path)
+    _make_parent(path)
     _sweep(path)
     work = path.with_name(f".{path.name}.{os.getpid()}.tmp{path.suffix}")
     try:

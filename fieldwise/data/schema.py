@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -294,6 +294,10 @@ class Schema:
     @property
     def names(self) -> list[str]:
         return [field.name for field in self.fields]
+
+    def without(self, names: Collection[str]) -> Schema:
+        """The schema without some of its fields."""
+        return dataclasses.replace(self, fields=tuple(field for field in self.fields if field.name not in names))
 
     @property
     def columns(self) -> list[str]:

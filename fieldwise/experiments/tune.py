@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from fieldwise.config.errors import BundleError, ConfigError, FieldwiseError, TrainingError
+from fieldwise.config.errors import ConfigError, FieldwiseError, TrainingError
 from fieldwise.config.files import whole_file
 from fieldwise.config.progress import Progress
 from fieldwise.config.settings import Config
@@ -85,10 +85,9 @@ class Search:
     def __init__(self, config: Config, data: Path, out: Path, held: Iterable[str] = ()) -> None:
         import_optuna()
         self.out, held, whole = out, sorted(held), Dataset.open(data)
-        if "valid" not in whole.parts:
-            raise BundleError(f"tuning needs a validation part to judge by; prepare with --split ({data})")
         # Without them, nothing here can look at the test rows.
-        self.dataset = replace(whole, parts={name: whole.parts[name] for name in ("train", "valid")})
+        self.dataset = replace(whole, parts={name: part for name, part in whole.parts.items() if name != "test"})
+        self.dataset.check_parts("tuning needs a validation part to judge by")
         self.base = resolve(config)
         rows = whole.parts["train"].rows
         self.axes = search_space(self.base, whole.layout, rows, held)

@@ -24,7 +24,7 @@ from torch import nn
 
 from fieldwise.bundle import bundle
 from fieldwise.bundle.scoring import Saved, device_of, placed
-from fieldwise.config.errors import BundleError, ConfigError
+from fieldwise.config.errors import ConfigError
 from fieldwise.config.options import check_names
 from fieldwise.config.progress import Progress
 from fieldwise.config.settings import Config, TrainSettings
@@ -75,8 +75,7 @@ def start(config: Config, dataset: Dataset, out: Path, resume: bool = False) -> 
     if origin is not None:
         config = replace(config, options={**origin.config.options, **config.options})
     config = resolve(config)
-    if "valid" not in dataset.parts:
-        raise BundleError(f"training needs a validation part to stop in time; prepare with --split ({dataset.path})")
+    dataset.check_parts()
     torch.manual_seed(config.seed)
     if _where_tables_lie(config, dataset) == "sharded":
         config = replace(config, train=replace(config.train, tables="sharded"))

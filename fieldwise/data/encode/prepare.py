@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from fieldwise.config.errors import ConfigError
 from fieldwise.config.files import resumed_folder, whole_folder
-from fieldwise.data.dataset import write_facts
+from fieldwise.data.dataset import one_label, write_facts
 from fieldwise.data.encode import rates
 from fieldwise.data.encode.encode import Coder, encode_parts, fit_leaves
 from fieldwise.data.encode.encoder import Encoder
@@ -64,7 +64,8 @@ def prepare(
     """Writes the prepared folder `out` and returns its facts.
 
     `sources` holds rows for `train` and, where they are given apart, `valid` and `test`; without them the
-    training rows are split. Without a schema all columns but those to `drop` may become fields. `names` say
+    training rows are split, beside test rows into training and validation rows. Without a schema all columns but those
+    to `drop` may become fields, with one all of its fields but those. `names` say
     where the rows of a source come from, for errors. `keep_negatives` is the share of negatives that training
     rows keep, drawn by the split's seed; probabilities are corrected for it. `gbdt_leaves` trees add a field each,
     `history` those of what came before; without it the schema's own stands, and `auto` in it gives way to the keys that
@@ -76,16 +77,17 @@ def prepare(
     part among the training rows (refit.py), unless there is a history or the test rows are given apart.
     """
     schema = known.schema if known else schema
-    split = split or Split()
+    asked = split or Split()
+    split = asked.beside(sources)
     if not 0 < keep_negatives <= 1:
         raise ConfigError(f"--keep-negatives takes a share above 0 and at most 1, found {keep_negatives}")
     if threads < 0:
         raise ConfigError(f"--threads takes a number of threads, 0 for all cores, found {threads}")
     if (split.by or split.group) and not split.divides(sources):
-        raise ConfigError("--split-by splits the training rows; leave it out where --valid or --test are given")
+        raise ConfigError("--split-by splits the training rows; leave it out where --valid is given")
     history = history or (schema.history if schema else HistorySettings())
     if schema:
-        schema = replace(schema, history=history)
+        schema = replace(schema if known else schema.without(drop), history=history)
     names = {source: f"the {source} rows" for source in sources} | dict(names or {})
     threads = threads or cores()
     columns = [*schema.columns, *history.group] if schema else None
@@ -100,6 +102,7 @@ def prepare(
         if staged.kept:
             notes.append(f"went on after an interrupted run: {staged.kept:,} rows were staged already")
         rows, positives = staged.rows, staged.positives
+        notes += _held_out_notes(rows, positives, None if split is asked else split)
         if schema is None:
             schema, left_out = _infer(stage, label, weight, {split.by, history.time, *drop})
             schema = replace(schema, history=history)
@@ -148,6 +151,20 @@ def prepare(
         "refit": again,
         "notes": notes,
     }
+
+
+def _held_out_notes(rows: Mapping[str, int], positives: Mapping[str, int], split: Split | None) -> list[str]:
+    """What is to be said of the parts to judge by; `split` took the validation rows where test rows came alone."""
+    notes = []
+    if split and "valid" in rows:
+        taken = f"{split.shares[1]:.0%} of the training rows{f' in the order of {split.by}' if split.by else ''}"
+        notes.append(f"the validation part is {taken}: a test file came without one (--valid names a file of its own)")
+    if "valid" not in rows:
+        notes.append("there is no validation part, which training needs to stop in time: leave it a share of --split")
+    for part in ("valid", "test"):
+        if part in rows and positives[part] in (0, rows[part]):
+            notes.append(one_label(part, rows[part], int(positives[part] > 0)))
+    return notes
 
 
 def _folder(out: Path, stamp: str, force: bool) -> AbstractContextManager[Path]:

@@ -16,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fieldwise.config.errors import DataError
+from fieldwise.config.errors import ConfigError, DataError, unknown
 from fieldwise.data.dataset import PARTS
+from fieldwise.data.draws import NEGATIVES, stream
 from fieldwise.data.encode.split import Rows, Split, assigner, order_bounds
 from fieldwise.data.encode.split_staged import cut_in_order, positives_of
 from fieldwise.data.encode.staged import CHUNK_ROWS, LABEL, ROW, WEIGHT, staged_file, value_type, write_staged
@@ -92,7 +93,7 @@ class Stager:
         self.folder, self.taken, self.split, self.names = folder, taken, split, names
         self.keep_negatives = keep_negatives
         # One stream for all rows, so that chunks do not matter.
-        self.random = np.random.default_rng([split.seed, 1])
+        self.random = stream(split.seed, NEGATIVES)
         self.types: dict[str, pa.Schema] = {}
         self.journal = folder / "journal.jsonl"
         self.done = read_journal(self.journal)
@@ -157,6 +158,9 @@ class Stager:
             if name not in chunk.column_names:
                 found = ", ".join(chunk.column_names)
                 raise DataError(f"column '{name}' is missing; there are: {found} ({where})")
+        for name in taken.drop if not self.types else ():
+            if name not in chunk.column_names:
+                raise ConfigError(f"--drop: {unknown('column', name, chunk.column_names)} ({where})")
         if not names:
             raise DataError(f"there is no column beside '{taken.label}' to predict it from ({where})")
         for name in names:

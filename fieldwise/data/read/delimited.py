@@ -17,6 +17,8 @@ from fieldwise.data.read.bad_rows import BadRows
 
 # Without quotes a cell cannot run away; threads share a file in pieces of a few such lines.
 BARE_LINE = 4 << 20
+# What pandas calls a column without a name when it reads it back.
+UNNAMED = "Unnamed: 0"
 csv.field_size_limit(streams.LONGEST_LINE)
 
 
@@ -40,12 +42,15 @@ class Text:
 
 
 def header(path: Path, text: Text) -> list[str]:
-    """The columns that the first line names, each once."""
-    names = text.first_cells(path)
+    """The columns that the first line names, each once; the first may lack its name, as the index of pandas does."""
+    cells = text.first_cells(path)
+    names = [cells[0] or (UNNAMED if len(cells) > 1 else ""), *cells[1:]]
     for number, name in enumerate(names):
         if not name or names.count(name) > 1:
             problem = "an empty name" if not name else f"'{name}' {names.count(name)} times"
-            way_out = "a file without a header ends in .txt, has tabs, and its columns are c0, c1 ..."
+            way_out = "give it a name of its own there"
+            if any(re.fullmatch(r"[-+]?\d+(\.\d+)?", cell) for cell in cells):
+                way_out = "a file without a header ends in .txt, has tabs, and its columns are c0, c1 ..."
             raise DataError(
                 f"the header must name each column once, found {problem} (column {number + 1}, {path}); {way_out}"
             )

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from fieldwise.config.errors import DataError
-from fieldwise.config.files import whole_file
+from fieldwise.config.files import check_no_folder, whole_file
 from fieldwise.data.read import delimited, line_blocks, sparse, streams
 from fieldwise.data.read.bad_rows import BadRows
 from fieldwise.data.read.cells import Cells
@@ -56,8 +56,9 @@ def read(
 
 def read_cells(path: Path, columns: Sequence[str], numbers: Collection[str]) -> Iterator[pa.Table | Cells]:
     """What `read` gives for one file, for whoever looks at its cells alone: those of plain text stay where they are."""
+    streams.check_file(path)
     kind = format_of(path)
-    if kind not in DELIMITERS or not path.is_file() or not line_blocks.is_plain(path):
+    if kind not in DELIMITERS or not line_blocks.is_plain(path):
         return read([path], columns, numbers)
     names = column_names(path, kind)
     _check_there(path, kind, names, columns)
@@ -104,8 +105,7 @@ def number_fields(paths: Sequence[Path], kind: str = "", bad: BadRows | None = N
 
 def column_names(path: Path, kind: str = "", bad: BadRows | None = None) -> list[str]:
     """The columns of a file; a .txt file has no header, its columns are c0, c1 ... (c0 is the first)."""
-    if not path.is_file():
-        raise DataError(f"no such file: {path}")
+    streams.check_file(path)
     kind = kind or format_of(path)
     if kind == "parquet":
         return [str(name) for name in _parquet(path).schema_arrow.names]
@@ -115,6 +115,23 @@ def column_names(path: Path, kind: str = "", bad: BadRows | None = None) -> list
     if kind == "txt":
         return [f"c{number}" for number in range(len(text.first_cells(path)))]
     return delimited.header(path, text)
+
+
+def index_column(path: Path, bad: BadRows) -> str:
+    """The first column of a csv or tsv file if it is the index of a pandas table: without a name of its own, it numbers
+    the rows, which may have been shuffled since."""
+    if format_of(path) not in ("csv", "tsv") or column_names(path)[0] != delimited.UNNAMED:
+        return ""
+    cells = next(read([path], [delimited.UNNAMED], bad=BadRows(bad.skip)), pa.table({"": []}))[0].to_pylist()
+    if all(cell and cell.isdecimal() for cell in cells) and len(set(cells)) == len(cells):
+        return delimited.UNNAMED
+    if Text(DELIMITERS[format_of(path)]).first_cells(path)[0]:
+        return ""
+    found = next((cell for cell in cells if not (cell and cell.isdecimal())), "a number twice")
+    raise DataError(
+        f"the first column has no name and does not number the rows, found {found!r} in it; "
+        f"name it in the header ({path}, line 1)"
+    )
 
 
 def as_table(rows: Any) -> pa.Table:
@@ -235,7 +252,8 @@ def _parquet(path: Path) -> Any:
     try:
         return parquet.ParquetFile(path)
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"not a readable parquet file: {str(error).splitlines()[0]} ({path})") from None
+        packed = "it is packed once more; unpack it" if streams.packing(path) else str(error).splitlines()[0]
+        raise DataError(f"not a readable parquet file: {packed} ({path})") from None
 
 
 def _read_parquet(path: Path, columns: list[str]) -> Iterator[pa.Table]:
@@ -248,6 +266,7 @@ def _read_parquet(path: Path, columns: list[str]) -> Iterator[pa.Table]:
 
 def write(path: Path, chunks: Iterator[pa.Table], progress: Callable[[str, int], None]) -> int:
     """Writes chunks as csv, tsv or parquet by the file's ending; returns the number of rows."""
+    check_no_folder(path)
     kind = format_of(path)
     if kind not in ("csv", "tsv", "parquet"):
         raise DataError(f"the output must end in .csv, .tsv or .parquet, found {path}")
