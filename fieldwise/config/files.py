@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fieldwise.config.errors import FieldwiseError
+from fieldwise.config.interrupts import interrupts
 
 # The file in a begun folder that says what it was begun with.
 STAMP = "STARTED"
@@ -37,7 +38,7 @@ def whole_folder(path: Path, marker: str, force: bool = False) -> Iterator[Path]
 def resumed_folder(path: Path, marker: str, stamp: str, force: bool = False) -> Iterator[Path]:
     """A whole folder that is found again after a kill by whoever has the same stamp; others start anew.
 
-    An error leaves nothing, as in `whole_folder`; only one process at a time may write to `path`.
+    An error leaves nothing, as in `whole_folder`, an interrupt what there is; one process at a time may write to `path`.
     """
     import fcntl
 
@@ -52,7 +53,7 @@ def resumed_folder(path: Path, marker: str, stamp: str, force: bool = False) -> 
             raise FieldwiseError(f"another process is writing {shown}; wait for it, or choose another name") from None
         _keep_if_stamped(work, stamp)
         try:
-            with _full_disk_named(shown):
+            with _full_disk_named(shown), interrupts():
                 yield work
             (work / STAMP).unlink()
             _take_place(work, path)

@@ -30,7 +30,8 @@ from fieldwise.data.encode.propose_history import propose
 from fieldwise.data.encode.refit import write_refit
 from fieldwise.data.encode.restart import Inputs, stamp_of
 from fieldwise.data.encode.split import Rows, Split
-from fieldwise.data.encode.stage import DROPPED, Progress, Stager, Taken
+from fieldwise.data.encode.split_staged import own_words
+from fieldwise.data.encode.stage import DROPPED, JOURNAL, Progress, Stager, Taken
 from fieldwise.data.encode.staged import LABEL, ROW, WEIGHT, staged_chunks
 from fieldwise.data.encode.timeline import tell
 from fieldwise.data.history.history import History
@@ -137,6 +138,8 @@ def prepare(
         joins = told and split.divides(sources) and "test" not in sources
         again = joins and write_refit(schema, stage, folder, counted, leak, progress)
         write_facts(folder, encoder.names, encoder.layout, rows, positives, keep_negatives, digest)
+        # The journal first: what is killed here must not be taken for staged.
+        (stage / JOURNAL).unlink()
         shutil.rmtree(stage)
     return {
         "data": str(out),
@@ -190,13 +193,14 @@ def _new_ids(encoder: Encoder, known: Encoder) -> dict[str, int]:
 
 
 def _infer(stage: Path, label: str, weight: str, no_fields: Collection[str]) -> tuple[Schema, list[str]]:
-    chunks, taken = [], 0
+    chunks, left = [], SAMPLE_ROWS
     for chunk in staged_chunks(stage / "train"):
-        chunks.append(chunk)
-        taken += len(chunk)
-        if taken >= SAMPLE_ROWS:
+        # Texts of the rows that are cut off would count as values that no row has.
+        chunks.append(chunk if len(chunk) <= left else own_words(chunk.slice(0, left)))
+        left -= len(chunks[-1])
+        if not left:
             break
-    sample = pa.concat_tables(chunks).slice(0, SAMPLE_ROWS)
+    sample = pa.concat_tables(chunks)
     labels = sample[LABEL].to_numpy().astype(np.float32)
     fields = [name for name in sample.column_names if name not in (LABEL, WEIGHT, ROW, *no_fields)]
     schema, notes = infer_schema(sample.select(fields), labels, label, weight)

@@ -31,6 +31,7 @@ from fieldwise.data.schema import HistorySettings
 
 Progress = Callable[[str, int], None]
 DROPPED = "dropped"
+JOURNAL = "journal.jsonl"
 STAGED_PARTS = (*PARTS, DROPPED)
 TEXT = pa.dictionary(pa.int32(), pa.string())
 
@@ -95,7 +96,7 @@ class Stager:
         # One stream for all rows, so that chunks do not matter.
         self.random = stream(split.seed, NEGATIVES)
         self.types: dict[str, pa.Schema] = {}
-        self.journal = folder / "journal.jsonl"
+        self.journal = folder / JOURNAL
         self.done = read_journal(self.journal)
         # Whether rows are divided when all of them are staged.
         self.cuts = False
