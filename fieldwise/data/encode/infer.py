@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fieldwise.config.errors import DataError
 from fieldwise.data.encode.encoder import NO_NUMBER
 from fieldwise.data.read.formats import is_list
 from fieldwise.data.read.texts import texts_of
@@ -39,6 +40,8 @@ def infer_schema(
             notes.append(f"column '{name}' has another value in every row: left out as an identifier")
         else:
             fields.append(field)
+    if not fields:
+        raise DataError(f"no column is left to predict '{label}' from: {'; '.join(notes)}; name fields with --schema")
     return Schema(label, tuple(fields), weight), notes
 
 

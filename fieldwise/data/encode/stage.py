@@ -158,7 +158,9 @@ class Stager:
         for name in (taken.label, *([taken.weight] if taken.weight else ()), *names, *known):
             if name not in chunk.column_names:
                 found = ", ".join(chunk.column_names)
-                raise DataError(f"column '{name}' is missing; there are: {found} ({where})")
+                one = len(chunk.column_names) == 1 and any(mark in found for mark in ";\t|")
+                way_out = "; is that one column? a .csv has commas between its cells, a .tsv has tabs" if one else ""
+                raise DataError(f"column '{name}' is missing; there are: {found} ({where}){way_out}")
         for name in taken.drop if not self.types else ():
             if name not in chunk.column_names:
                 raise ConfigError(f"--drop: {unknown('column', name, chunk.column_names)} ({where})")

@@ -108,7 +108,7 @@ def column_names(path: Path, kind: str = "", bad: BadRows | None = None) -> list
     streams.check_file(path)
     kind = kind or format_of(path)
     if kind == "parquet":
-        return [str(name) for name in _parquet(path).schema_arrow.names]
+        return _differing([str(name) for name in _parquet(path).schema_arrow.names], f" ({path})")
     if kind in sparse.KINDS:
         return ["label", *(f"f{field}" for field in sparse.fields_of(path, kind, bad))]
     text = Text(DELIMITERS[kind])
@@ -198,11 +198,17 @@ def _values(name: object, column: Any) -> list[Any]:
     return list(column)
 
 
+def _differing(names: list[str], where: str = "") -> list[str]:
+    """The names of columns, each of which must differ from the others."""
+    if len(set(names)) < len(names):
+        name = next(name for name in names if names.count(name) > 1)
+        raise DataError(f"each column needs a name of its own, found '{name}' {names.count(name)} times{where}")
+    return names
+
+
 def _from_columns(columns: list[tuple[str, Any]]) -> pa.Table:
-    names = [name for name, _ in columns]
+    names = _differing([name for name, _ in columns])
     for name, column in columns:
-        if names.count(name) > 1:
-            raise DataError(f"each column needs a name of its own, found '{name}' {names.count(name)} times")
         if len(column) != len(columns[0][1]):
             found = f"{len(columns[0][1])} in '{names[0]}' and {len(column)} in '{name}'"
             raise DataError(f"columns must have the same number of rows, found {found}")

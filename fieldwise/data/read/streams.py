@@ -52,6 +52,9 @@ def unreadable(path: Path, error: Exception) -> DataError:
     found = next((what for bytes_, what in FOREIGN.items() if start.startswith(bytes_)), "")
     if not found and path.suffix.lower() == ".gz" and not packing(path):
         found = f"other bytes ({start[:8]!r}), and no gzip file in spite of its name"
+    if not found and isinstance(error, UnicodeDecodeError):
+        byte = error.object[error.start]
+        return DataError(f"cannot read the file: expected UTF-8 text, found byte {byte:#x} ({path}); save it as UTF-8")
     if not found:
         return DataError(f"cannot read the file: {error} ({path})")
     return DataError(
