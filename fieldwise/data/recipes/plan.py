@@ -109,7 +109,7 @@ class Plan:
         """What is to be said once the rows have been read."""
         complete = self.reader.notes(self.parts) if self.reader and not self.continues else []
         index = (
-            f"column '{self.left_out}' has no name and counts the rows, as the index of a pandas table does: left out"
+            f"column '{self.left_out}' has no name and numbers the rows, as the index of a pandas table does: left out"
         )
         left_out = [f"{index}; a schema that names it keeps it"] if self.left_out else []
         return [*self.bad.notes(), *left_out, *complete]
