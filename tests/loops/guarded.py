@@ -10,8 +10,7 @@ import hashlib
 import math
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from fieldwise.data.kinds import lookup
 from fieldwise.data.read.cells import cells_of
 from fieldwise.data.read.formats import text_of
 from fieldwise.data.schema import Field, Layout, Schema
-from fieldwise.loops import running as loops
+from fieldwise.loops.running import switched_off
 from fieldwise.models import build
 from fieldwise.nn.shallow_scores import scores
 from fieldwise.optim import Adam
@@ -222,14 +221,6 @@ def adam_rows(dim: int, rows: int, ids: int, lazy: bool) -> Found:
     return [(weight.detach().double() - start, w - start)]
 
 
-@contextmanager
-def plain_rows() -> Iterator[None]:
-    """Optimisers take no compiled loop."""
-    before, loops.available = loops.available, lambda *tensors: False
-    yield
-    loops.available = before
-
-
 def shallow(model: str, fields: int, dim: int, rows: int, linear: bool, optimizer: str) -> Found:
     """Three steps of LR, FM and FFM, and their scores then."""
     layout = Layout.of([2 + 7 * f % 40 for f in range(fields)])
@@ -251,7 +242,7 @@ def shallow(model: str, fields: int, dim: int, rows: int, linear: bool, optimize
         labels, weights = (torch.rand(rows) < 0.3).numpy(), torch.rand(rows).numpy() if number else None
         for step, kind, found in zip(steps, (np.float32, np.float64), losses, strict=True):
             given = None if weights is None else weights.astype(kind)
-            with plain_rows():
+            with switched_off():
                 found.append(step(Batch(ids, labels.astype(kind), given), number))
     moves = [
         (ours.detach().double() - start, theirs.detach() - start, settings.lr)
