@@ -58,13 +58,15 @@ class Layout:
 
     def only(self, fields: Sequence[int]) -> Layout:
         """The layout of some of the fields."""
-        ordered = tuple(place for place, f in enumerate(fields) if f in self.ordered)
+        known = set(self.ordered)
+        ordered = tuple(place for place, f in enumerate(fields) if f in known)
         sizes, widths = (tuple(of[f] for f in fields) for of in (self.sizes, self.widths))
         return Layout(sizes, widths, ordered, tuple(self.first_sizes[f] for f in fields if self.first_sizes))
 
     def columns_of(self, fields: Sequence[int]) -> list[int]:
         """The id columns of some of the fields."""
-        return [column for field in fields for column, of in enumerate(self.column_fields) if of == field]
+        starts = [0, *itertools.accumulate(self.widths)]
+        return [column for field in fields for column in range(starts[field], starts[field + 1])]
 
     @property
     def fields(self) -> int:
@@ -92,7 +94,8 @@ class Layout:
 
     @property
     def column_offsets(self) -> list[int]:
-        return [self.offsets[field] for field in self.column_fields]
+        offsets = self.offsets
+        return [offsets[field] for field in self.column_fields]
 
 
 def check_steps(where: str, steps: int) -> None:
