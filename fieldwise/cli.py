@@ -7,6 +7,7 @@ import sys
 import warnings
 
 # Nothing that takes time: an interrupt while the rest is loaded is one line too.
+from fieldwise.config import memory
 from fieldwise.config.errors import FieldwiseError, WorkerLost
 from fieldwise.config.interrupts import interrupts
 
@@ -56,6 +57,9 @@ def _run(arguments: list[str]) -> int:
     except Exception as error:
         if debug:
             raise
+        if memory.ran_out(error):
+            print(f"error: out of memory: {str(error).splitlines()[0]}", file=sys.stderr)
+            return 2
         print(f"error: {type(error).__name__}: {error}; this is a fault of ours, see it with --debug", file=sys.stderr)
         return 1
     return code if isinstance(code, int) else 0

@@ -32,11 +32,6 @@ class Part:
     def rows(self) -> int:
         return len(self.labels)
 
-    @property
-    def has_both(self) -> bool:
-        """Whether there are positive and negative rows."""
-        return bool(self.labels.min() != self.labels.max())
-
 
 def one_label(part: str, rows: int, label: int) -> str:
     """What is wrong with a part that has rows of one class alone."""
@@ -80,14 +75,6 @@ class Dataset:
                 )
         fingerprint = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
         return cls(path, schema, layout, parts, fingerprint, names, kept)
-
-    def check_parts(self, why: str = "training needs a validation part to stop in time") -> None:
-        """Refuses a folder that has no validation part, or a part in which all labels are the same."""
-        if "valid" not in self.parts:
-            raise BundleError(f"{why}; prepare with --split ({self.path})")
-        for name, part in self.parts.items():
-            if not part.has_both:
-                raise BundleError(f"{one_label(name, part.rows, int(part.labels[0]))} ({self.path})")
 
 
 def _open_part(folder: Path) -> Part:
