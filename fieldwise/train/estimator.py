@@ -68,7 +68,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             table, held = table.filter(pa.array(~away)), table.filter(pa.array(away))
         else:
             held_x, held_y = eval_set[0] if isinstance(eval_set, list) else eval_set
-            held_codes = np.searchsorted(self.classes_, np.asarray(held_y))
+            held_codes = self._codes(np.asarray(held_y))
             held = _labelled(held_x, held_codes, label, None if sample_weight is None else np.ones(len(held_y)))
         sources = {"train": lambda: _chunks(table), "valid": lambda: _chunks(held)}
         with tempfile.TemporaryDirectory() as folder:
@@ -77,6 +77,14 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.report_ = train(config, data, run)
             self._keep(run / "bundle")
         return self
+
+    def _codes(self, y: NDArray[Any]) -> NDArray[np.intp]:
+        """0 and 1 for the two classes of the training rows, in an eval_set that has both."""
+        found, classes = np.unique(y), self.classes_
+        if len(found) != 2 or not np.isin(found, classes).all():
+            ours, theirs = (", ".join(map(str, own)) for own in (classes, found[:5]))
+            raise DataError(f"the y of eval_set must have both classes of y, {ours}, found {theirs or 'none'}")
+        return np.searchsorted(classes, y)
 
     def _keep(self, folder: Path) -> None:
         """The bundle lives in memory as its files, so that copies and pickles of the estimator carry it."""

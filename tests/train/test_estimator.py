@@ -100,3 +100,10 @@ def test_few_rows_of_one_class(log):
         Classifier("lr").fit(rows, np.arange(30) == 0)
     with pytest.raises(ConfigError, match="valid_share takes a share above 0 and below 1, found 0"):
         Classifier("lr", valid_share=0).fit(rows, y)
+
+
+@pytest.mark.parametrize("held", [[0, 0, 0], [0, 1, 2], []])
+def test_an_eval_set_has_the_classes_of_y(log, held):
+    rows = log[0].head(len(held))
+    with pytest.raises(DataError, match=r"the y of eval_set must have both classes of y, 0, 1, found "):
+        Classifier("lr", SETTINGS).fit(*log, eval_set=(rows, np.array(held)))
