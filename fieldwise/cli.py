@@ -57,9 +57,10 @@ def _run(arguments: list[str]) -> int:
     except Exception as error:
         if debug:
             raise
+        found = (str(error).strip().splitlines() or [""])[0]
         if memory.ran_out(error):
-            print(f"error: out of memory: {str(error).splitlines()[0]}", file=sys.stderr)
+            print(f"error: out of memory: {found}", file=sys.stderr)
             return 2
-        print(f"error: {type(error).__name__}: {error}; this is a fault of ours, see it with --debug", file=sys.stderr)
+        print(f"error: {type(error).__name__}: {found}; this is a fault of ours, see it with --debug", file=sys.stderr)
         return 1
     return code if isinstance(code, int) else 0

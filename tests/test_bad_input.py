@@ -243,6 +243,15 @@ def test_out_is_there(fails: Fails, tmp_path: Path, out: Path, trained: Trained)
         (["--model", "fm", "--set", "train.lr"], "--set takes KEY=VALUE, such as train.lr=3e-4, found 'train.lr'"),
         (["--model", "fm", "--set", "train.lr=fast"], "train.lr must be a float, found 'fast'"),
         (["--model", "fm", "--set", "train.epochs=0"], "train.epochs must be at least 1, found 0"),
+        (["--model", "fm", "--set", "train.schedule=cosin"], "unknown schedule 'cosin'; did you mean 'cosine'?"),
+        (
+            ["--model", "lr", "--set", "train.optimizer=ftrl", "--set", "train.schedule=cosine"],
+            "ftrl needs the constant schedule without warmup",
+        ),
+        (
+            ["--model", "fm", "--set", "model.adaptive=nan"],
+            "adaptive 0 or more, found 32 and nan",
+        ),
         (["--model", "fm", "--seed", "-1"], "seed must be a whole number of 0 or more, found -1"),
         (["--model", "fm", "--config", "nothing.toml"], "cannot read the config"),
     ],
@@ -281,6 +290,41 @@ def test_a_folder_that_was_not_prepared(fails: Fails, tmp_path: Path, out: Path,
     save(ids, ids.read_bytes()[:-100])
     assert "not a folder that `fieldwise prepare` left" in fails("train", copy, "--model", "lr", "--out", out)
     assert left(out) == []
+
+
+def damaged(data: Path, copy: Path, part: str, change: Callable[[Any], Any]) -> Path:
+    """A copy of a prepared folder with other ids."""
+    shutil.copytree(data, copy)
+    ids = copy / part / "ids.npy"
+    np.save(ids, change(np.load(ids)))
+    return copy
+
+
+def test_a_folder_without_its_encoder_is_refused_before_training(
+    fails: Fails, tmp_path: Path, out: Path, trained: Trained
+) -> None:
+    copy = tmp_path / "data"
+    shutil.copytree(trained.data, copy)
+    shutil.rmtree(copy / "encoder")
+    line = fails("train", copy, "--model", "lr", "--out", out)
+    assert f"not a folder that `fieldwise prepare` left: there is no {copy / 'encoder'} ({copy})" in line
+    assert left(out) == []
+
+
+def test_ids_of_another_kind_are_refused(fails: Fails, tmp_path: Path, out: Path, trained: Trained) -> None:
+    copy = damaged(trained.data, tmp_path / "data", "train", lambda ids: ids.astype(np.float64))
+    assert "part 'train' is damaged: " in fails("train", copy, "--model", "lr", "--out", out)
+    assert left(out) == []
+
+
+@pytest.mark.parametrize("part", ["train", "valid", "test"])
+def test_ids_outside_of_their_field_are_one_line(
+    fails: Fails, tmp_path: Path, out: Path, trained: Trained, part: str
+) -> None:
+    copy = damaged(trained.data, tmp_path / "data", part, lambda ids: ids + 10**6)
+    settings = ["--set", "train.epochs=1", "--json"]
+    line = fails("train", copy, "--model", "fnn", "--set", "model.hidden=[4]", *settings, "--out", out)
+    assert f"an id lies outside of its field: the data are damaged; prepare them anew ({copy})" in line
 
 
 # Tuning.

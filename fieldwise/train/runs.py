@@ -93,6 +93,9 @@ class Run(ABC):
                 with whole_file(self.out / FAILED) as file:
                     file.write_text(f"{error}\n", encoding="utf-8")
         self.close()
+        if isinstance(error, IndexError) and "out of range" in str(error):
+            found = "an id lies outside of its field: the data are damaged; prepare them anew"
+            raise BundleError(f"{found} ({self.dataset.path})") from error
 
     def close(self) -> None:
         """Lets the folder go."""
