@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import tomllib
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -191,16 +192,18 @@ class HistorySettings:
         if not self.parts or len(set(self.parts)) < len(self.parts):
             known, found = (", ".join(parts) for parts in (HISTORY_PARTS, self.parts))
             raise ConfigError(f"history parts takes one or more of {known}, found {found or 'none'}")
-        if len(self.keys) - len(self.named) > 1:
+        automatic = [key for key in self.keys if _is_auto(key)]
+        if len(automatic) > 1:
             raise ConfigError(f"history takes auto once, found {', '.join(self.keys)}")
-        for key in self.keys:
-            if key not in self.named and not _auto_keys(key):
+        for key in automatic:
+            if not _auto_keys(key):
                 raise ConfigError(f"history auto takes a number of keys of 1 or more, such as auto:8, found '{key}'")
+        times = Counter(self.keys)
         for key in self.named:
             if not all(key.split("*")) or len(set(key.split("*"))) < len(key.split("*")):
                 raise ConfigError(f"history takes columns and crosses of them such as user*item, found '{key}'")
-            if self.keys.count(key) > 1:
-                raise ConfigError(f"history keys must differ, found '{key}' {self.keys.count(key)} times")
+            if times[key] > 1:
+                raise ConfigError(f"history keys must differ, found '{key}' {times[key]} times")
         for name in ("delay", "window", "half_life", "seed"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"history {name} must be 0 or more, found {getattr(self, name)}")
@@ -221,17 +224,21 @@ class HistorySettings:
     @property
     def named(self) -> tuple[str, ...]:
         """The keys without `auto`."""
-        return tuple(key for key in self.keys if key.partition(":")[0] != AUTO)
+        return tuple(key for key in self.keys if not _is_auto(key))
 
     @property
     def proposals(self) -> int:
         """How many keys `auto` may stand for; 0 where it is not among the keys."""
-        return sum(_auto_keys(key) for key in self.keys if key not in self.named)
+        return sum(_auto_keys(key) for key in self.keys if _is_auto(key))
 
     @property
     def columns(self) -> list[str]:
         """The columns that the keys are made of."""
         return list(dict.fromkeys(name for key in self.named for name in key.split("*")))
+
+
+def _is_auto(key: str) -> bool:
+    return key.partition(":")[0] == AUTO
 
 
 def _auto_keys(key: str) -> int:
@@ -386,9 +393,9 @@ def _kinds(settings: type) -> dict[str, type | tuple[type, ...]]:
 
 def check_names(names: list[str]) -> None:
     """Refuses two fields of one name."""
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"field names must differ, found '{name}' {names.count(name)} times")
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise ConfigError(f"field names must differ, found '{name}' {times} times")
 
 
 def check_keys(values: dict[str, Any], known: dict[str, type | tuple[type, ...]], kind: str, where: str) -> None:

@@ -163,8 +163,9 @@ class Encoder:
 
         `past` is what the history has told of rows that have a place in it; others come after all of it.
         """
+        there = frozenset(table.column_names)
         for name in self.schema.names:
-            if name not in table.column_names:
+            if name not in there:
                 known = ", ".join(table.column_names)
                 raise DataError(f"column '{name}' is missing; the table has: {known}")
         columns = [self._cell_codes().ids(table)] if isinstance(table, Cells) else self._by_columns(table)
@@ -200,7 +201,8 @@ class Encoder:
         if columns is None:
             assert self.history is not None
             columns = self.history.settings.columns
-        used = [code for code in self.codes if code.field.name in columns]
+        wanted = frozenset(columns)
+        used = [code for code in self.codes if code.field.name in wanted]
         numbers = [code.in_buckets for code in used if code.field.kind == "numeric"]
         return {code.field.name: _encode(code, table[code.field.name]) for code in numbers}
 

@@ -48,7 +48,8 @@ class Taken:
 
     def names(self, chunk: pa.Table) -> list[str]:
         history = self.history
-        found = self.columns or [n for n in chunk.column_names if n not in (self.label, self.weight, *self.drop)]
+        others = {self.label, self.weight, *self.drop}
+        found = self.columns or [name for name in chunk.column_names if name not in others]
         time = [history.time] if history.time not in ("", ROW_ORDER) else []
         return list(dict.fromkeys([*found, *history.columns, *history.group, *time]))
 
@@ -155,8 +156,9 @@ class Stager:
         taken, where = self.taken, self.names[source]
         names = taken.names(chunk)
         known = next(iter(self.types.values())).names if self.types else []
+        there = frozenset(chunk.column_names)
         for name in (taken.label, *([taken.weight] if taken.weight else ()), *names, *known):
-            if name not in chunk.column_names:
+            if name not in there:
                 found = ", ".join(chunk.column_names)
                 one = len(chunk.column_names) == 1 and any(mark in found for mark in ";\t|")
                 way_out = "; is that one column? a .csv has commas between its cells, a .tsv has tabs" if one else ""

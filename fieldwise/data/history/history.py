@@ -310,11 +310,11 @@ def hashes_of(
     table: pa.Table, names: Sequence[str], buckets: Mapping[str, NDArray[np.int32]]
 ) -> dict[str, NDArray[np.uint64]]:
     """What columns hold as hashes: of its bucket where it has one, else of its text."""
-    found = {}
+    found, there = {}, frozenset(table.column_names)
     for name in names:
         if name in buckets:
             found[name] = buckets[name].astype(np.int64).astype(np.uint64)
-        elif name in table.column_names:
+        elif name in there:
             found[name] = column_hashes(table[name])
         else:
             raise DataError(f"history needs the column '{name}'; the table has: {', '.join(table.column_names)}")

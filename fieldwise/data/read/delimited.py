@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,9 +46,10 @@ def header(path: Path, text: Text) -> list[str]:
     """The columns that the first line names, each once; the first may lack its name, as the index of pandas does."""
     cells = text.first_cells(path)
     names = [cells[0] or (UNNAMED if len(cells) > 1 else ""), *cells[1:]]
+    times = Counter(names)
     for number, name in enumerate(names):
-        if not name or names.count(name) > 1:
-            problem = "an empty name" if not name else f"'{name}' {names.count(name)} times"
+        if not name or times[name] > 1:
+            problem = "an empty name" if not name else f"'{name}' {times[name]} times"
             way_out = "give it a name of its own there"
             if any(re.fullmatch(r"[-+]?\d+(\.\d+)?", cell) for cell in cells):
                 way_out = "a file without a header ends in .txt, has tabs, and its columns are c0, c1 ..."
@@ -68,7 +70,7 @@ def read(path: Path, text: Text, names: Sequence[str], columns: Sequence[str], b
         return
     import duckdb
 
-    wanted = ", ".join(f"c{names.index(name)}" for name in columns)
+    wanted = ", ".join(f"c{place}" for place in line_blocks.places(names, columns))
     rejects = (bad.skip and "store_rejects = true, rejects_limit = 0, ") or ""
     scan = f"read_csv({quoted(str(path))}, {rejects}{_arguments(path, text, len(names))})"
     try:
@@ -122,7 +124,7 @@ def _read_lines(
     path: Path, text: Text, names: Sequence[str], columns: Sequence[str], bad: BadRows
 ) -> Iterator[pa.Table]:
     """The same for .bz2, which DuckDB does not unpack; its cells are never quoted."""
-    wanted = [names.index(name) for name in columns]
+    wanted = line_blocks.places(names, columns)
     rows: list[list[str]] = []
     try:
         with streams.open_text(path, text.encoding) as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -83,7 +84,8 @@ def read_each(
 
 def _check_there(path: Path, kind: str, names: Sequence[str], columns: Sequence[str]) -> None:
     """Refuses a file that lacks a column."""
-    missing = [name for name in columns if name not in names]
+    there = frozenset(names)
+    missing = [name for name in columns if name not in there]
     if missing and kind != "libffm":
         raise DataError(f"column '{missing[0]}' is missing; the file has: {', '.join(names)} ({path})")
 
@@ -200,9 +202,9 @@ def _values(name: object, column: Any) -> list[Any]:
 
 def _differing(names: list[str], where: str = "") -> list[str]:
     """The names of columns, each of which must differ from the others."""
-    if len(set(names)) < len(names):
-        name = next(name for name in names if names.count(name) > 1)
-        raise DataError(f"each column needs a name of its own, found '{name}' {names.count(name)} times{where}")
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise DataError(f"each column needs a name of its own, found '{name}' {times} times{where}")
     return names
 
 
