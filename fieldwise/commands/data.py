@@ -14,6 +14,9 @@ from fieldwise.reporting.console import counting, err, print_json, print_proposa
 if TYPE_CHECKING:
     from fieldwise.data.encode.encoder import Encoder
 
+# Fields that are named one by one.
+SHOWN = 100
+
 
 @app.command()
 def simulate(
@@ -180,7 +183,7 @@ def _print_prepared(facts: dict[str, Any], folder: Path, continued: Path | None,
         say(f"{part:6}{count:>12,} rows, {facts['positive_rate'][part]:.4%} positive")
     print_proposals(facts["proposals"])
     trains = "valid" in facts["rows"] and all(0 < rate < 1 for rate in facts["positive_rate"].values())
-    kinds = ", ".join(f"{n} ({v['kind']}, {v['size']:,} ids)" for n, v in facts["fields"].items())
+    kinds = _kinds(facts["fields"])
     if continued:
         grown = ", ".join(f"{name} {count:,}" for name, count in facts["new_ids"].items())
         say(f"fields: {kinds}\nnew ids, behind the old ones: {grown or 'none'}")
@@ -196,6 +199,13 @@ def _print_prepared(facts: dict[str, Any], folder: Path, continued: Path | None,
         say(f"next: fieldwise train {folder} --model pin --out runs/pin, or several models: fieldwise compare {folder}")
     if advise_history:
         say("ids that come back, such as users and items? --history auto adds what they did before, where it helps")
+
+
+def _kinds(fields: dict[str, dict[str, Any]]) -> str:
+    """The fields with their kinds and sizes; of very many the first ones."""
+    shown = [f"{name} ({field['kind']}, {field['size']:,} ids)" for name, field in fields.items()]
+    more = f" and {len(shown) - SHOWN:,} more" if len(shown) > SHOWN else ""
+    return ", ".join(shown[:SHOWN]) + more
 
 
 @app.command()

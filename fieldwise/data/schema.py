@@ -326,11 +326,11 @@ class Schema:
 
     def to_toml(self) -> str:
         """The schema as text; settings that keep their default are left out."""
+        usual = {one.name: one.default for one in dataclasses.fields(Field) if one.name not in ("name", "kind")}
         tables = []
         for field in self.fields:
-            values = dataclasses.asdict(field)
-            default = dataclasses.asdict(Field(field.name))
-            tables.append({k: v for k, v in values.items() if k in ("name", "kind") or v != default[k]})
+            given = {k: getattr(field, k) for k, default in usual.items() if getattr(field, k) != default}
+            tables.append({"name": field.name, "kind": field.kind} | given)
         head: dict[str, Any] = {"label": self.label} | ({"weight": self.weight} if self.weight else {})
         if self.recipe:
             head |= {"recipe": self.recipe}
@@ -338,8 +338,8 @@ class Schema:
             head |= {"gbdt_leaves": self.gbdt_leaves, "gbdt_depth": self.gbdt_depth}
         if self.history.keys:
             default = dataclasses.asdict(HistorySettings())
-            given = dataclasses.asdict(self.history).items()
-            head |= {"history": {k: v for k, v in given if v != default[k]}}
+            past = dataclasses.asdict(self.history).items()
+            head |= {"history": {k: v for k, v in past if v != default[k]}}
         return dumps(head | {"field": tables})
 
     @classmethod

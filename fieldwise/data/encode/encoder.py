@@ -10,7 +10,7 @@ import dataclasses
 import json
 import math
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -31,7 +31,7 @@ from fieldwise.data.kinds.buckets import fine_ids, spread
 from fieldwise.data.kinds.lookup import MANY, Lookup
 from fieldwise.data.read.cells import Cells
 from fieldwise.data.read.formats import is_list, text_of
-from fieldwise.data.read.texts import hash_of, texts_of
+from fieldwise.data.read.texts import hash_of, places_of, texts_of
 from fieldwise.data.schema import FIRST, MISSING, OTHER, PAD, Field, Layout, Schema
 
 # What threads share is made once.
@@ -158,17 +158,23 @@ class Encoder:
         """The names of all fields, those of the schema first."""
         return [*self.schema.names, *(name for part in (self.history, self.leaves) if part for name in part.names)]
 
-    def transform(self, table: pa.Table | Cells, past: NDArray[np.int32] | None = None) -> NDArray[np.int32]:
+    def transform(
+        self,
+        table: pa.Table | Cells,
+        past: NDArray[np.int32] | None = None,
+        known: Mapping[str, NDArray[np.int32]] | None = None,
+    ) -> NDArray[np.int32]:
         """Raw columns -> ids (n, C). The only way a raw value becomes an id, for a file or for one row.
 
-        `past` is what the history has told of rows that have a place in it; others come after all of it.
+        `past` is what the history has told of rows that have a place in it; others come after all of it. `known` are
+        ids (n, width) of fields that these rows were given before, by the same codes; their columns are not needed.
         """
-        there = frozenset(table.column_names)
+        there = frozenset(table.column_names).union(known or ())
         for name in self.schema.names:
             if name not in there:
                 known = ", ".join(table.column_names)
                 raise DataError(f"column '{name}' is missing; the table has: {known}")
-        columns = [self._cell_codes().ids(table)] if isinstance(table, Cells) else self._by_columns(table)
+        columns = [self._cell_codes().ids(table)] if isinstance(table, Cells) else self._by_columns(table, known or {})
         if self.history is not None:
             told = self.history.seen(table, self.buckets(table)) if past is None else past
             columns.append(self.history.ids(told))
@@ -177,8 +183,12 @@ class Encoder:
             ids = np.hstack([ids, self.leaves.transform(ids)])
         return np.ascontiguousarray(ids)
 
-    def _by_columns(self, table: pa.Table) -> list[NDArray[np.int32]]:
-        return [_encode(code, table[code.field.name]).reshape(len(table), code.width) for code in self.codes]
+    def _by_columns(self, table: pa.Table, known: Mapping[str, NDArray[np.int32]]) -> list[NDArray[np.int32]]:
+        named = [(code.field.name, code) for code in self.codes]
+        return [
+            known[name] if name in known else _encode(code, table[name]).reshape(len(table), code.width)
+            for name, code in named
+        ]
 
     def _cell_codes(self) -> CellCodes:
         with MAKING:
@@ -354,9 +364,8 @@ def _encode(code: FieldCode, column: pa.ChunkedArray) -> NDArray[np.int32]:
 
 def _encode_words(code: FieldCode, column: pa.DictionaryArray) -> NDArray[np.int32]:
     """Each word of the dictionary once; a row without a value points behind the last word."""
-    words = column.dictionary
-    ids = np.concatenate([code.word_ids(words), code.ids([None])])
-    return np.asarray(ids[column.indices.fill_null(len(words)).to_numpy(zero_copy_only=False)])
+    ids = np.concatenate([code.word_ids(column.dictionary), code.ids([None])])
+    return np.asarray(ids[places_of(column)])
 
 
 def _as_numbers(words: pa.Array) -> NDArray[np.float64] | None:

@@ -90,10 +90,8 @@ def fit_encoder(schema: Schema, staged: Path, progress: Progress, known: Encoder
     files = quoted(f"{glob.escape(str(staged))}/*.parquet")
     source = f"read_parquet({files}) AS staged({numbered})"
     places = {name: place for place, name in enumerate(table.names)}
-    types = table.types
-    columns = [
-        _column(n, field, places[field.name], types[places[field.name]]) for n, field in enumerate(schema.fields)
-    ]
+    types = dict(zip(table.names, table.types, strict=True))
+    columns = [_column(n, one, places[one.name], types[one.name]) for n, one in enumerate(schema.fields)]
     settings: dict[str, str | bool | int | float | list[str]] = {
         "threads": threads,
         "memory_limit": MEMORY,
@@ -175,16 +173,13 @@ def _check_numbers(rows: _Rows, group: Group) -> None:
 
 def _histograms(rows: _Rows, group: Group) -> list[Histogram]:
     """The finite numbers among the counts, how many rows have each, and how many of these are positive."""
-    sums = "k, TRY_CAST(v AS DOUBLE) AS x, sum(n)::BIGINT AS n, sum(p)::BIGINT AS p"
-    found = rows.base.sql(f"SELECT {sums} FROM counts GROUP BY k, x ORDER BY k, x").fetchnumpy()
+    wanted = "k, TRY_CAST(v AS DOUBLE) AS x, sum(n)::BIGINT AS n, sum(p)::BIGINT AS p"
+    found = rows.base.sql(f"SELECT {wanted} FROM counts GROUP BY k, x ORDER BY k, x").fetchnumpy()
     values = np.ma.filled(np.ma.asarray(found["x"], dtype=np.float64), np.nan)
     keep = np.isfinite(values)
-    k, counts, positives = (np.asarray(found[name], dtype=np.int64)[keep] for name in ("k", "n", "p"))
-    ends = np.searchsorted(k, np.arange(len(group) + 1)).tolist()
-    return [
-        Histogram(*(part[first:last] for part in (values[keep], counts, positives)))
-        for first, last in itertools.pairwise(ends)
-    ]
+    k, *sums = (np.asarray(found[name], dtype=np.int64)[keep] for name in ("k", "n", "p"))
+    parts, ends = (values[keep], *sums), np.searchsorted(k, np.arange(len(group) + 1)).tolist()
+    return [Histogram(*(part[first:last] for part in parts)) for first, last in itertools.pairwise(ends)]
 
 
 def _text_counts(rows: _Rows, group: Group) -> list[list[tuple[str, int]]]:

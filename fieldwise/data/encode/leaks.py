@@ -27,9 +27,9 @@ from fieldwise.data.read.formats import is_list
 from fieldwise.data.read.texts import texts_of
 
 Hashes = NDArray[np.uint64]
-# Held-out rows to look at; and the first training rows, which say what is worth a look at all of them; so many at most,
-# and so many cells of either.
-HELD_ROWS, FIRST_ROWS, FIRST_CELLS = 10_000, 100_000, 8_000_000
+# Held-out rows to look at, so many at most and so many cells; and the first training rows, which say what is worth a
+# look at all of them.
+HELD_ROWS, HELD_CELLS, FIRST_ROWS, FIRST_CELLS = 10_000, 8_000_000, 100_000, 8_000_000
 # Fields that are left out two at a time, those that leave the most rows alike or have the most values where there are
 # more of them; and how many suspects are followed through all training rows.
 PAIRED_FIELDS, SUSPECTS = 16, 20
@@ -69,11 +69,10 @@ def find_leak(stage: Path, rows: Mapping[str, int], part: str, fields: Sequence[
     """The plainest leak between the staged training rows and those of a part, if there is one."""
     if len(fields) < 2:
         return None
-    most = max(1, FIRST_CELLS // len(fields))
-    held, labels = _held_out(stage / part, fields, min(HELD_ROWS, most))
+    held, labels = _held_out(stage / part, fields)
     hasher = _Hasher(held, fields, staged_schema(stage / "train"))
     total, hashes = hasher(held, range(len(fields)))
-    first = min(FIRST_ROWS, most)
+    first = max(1, min(FIRST_ROWS, FIRST_CELLS // len(fields)))
     chunks = staged_chunks(stage / "train", [*fields, LABEL])
     head, rest = _cut(chunks, first)
     known = [(*hasher(chunk, range(len(fields))), chunk[LABEL].to_numpy()) for chunk in head]
@@ -130,7 +129,8 @@ def _plainest(suspects: Iterable[_Groups], labels: NDArray[np.bool_], fields: Se
     return Leak(left_out, tuple(name for name in fields if name not in left_out), *measured)
 
 
-def _held_out(path: Path, fields: Sequence[str], most: int) -> tuple[pa.Table, NDArray[np.bool_]]:
+def _held_out(path: Path, fields: Sequence[str]) -> tuple[pa.Table, NDArray[np.bool_]]:
+    most = max(1, min(HELD_ROWS, HELD_CELLS // len(fields)))
     head, _ = _cut(staged_chunks(path, [*fields, LABEL]), most)
     rows = pa.concat_tables(head)
     return rows, rows[LABEL].to_numpy() > 0

@@ -132,8 +132,10 @@ def prepare(
         if leak:
             notes.append(leak.warning(held_out, held_out in sources, bool(history.keys) and not history.time))
         plain = not (known or history.keys or schema.gbdt_leaves or keep_negatives < 1)
-        few = rows["train"] <= rates.MOST_ROWS
-        told, counted = with_rates and plain and few, rates.Counted(rows, positives)
+        few, counted = rows["train"] <= rates.MOST_ROWS, rates.Counted(rows, positives)
+        too_wide = rates.too_wide(rows["train"], len(schema.fields)) if with_rates and plain and few else ""
+        notes += [too_wide] if too_wide else []
+        told = with_rates and plain and few and not too_wide
         keys = rates.write_rates(encoder, stage, folder, counted, leak, progress) if told else 0
         joins = told and split.divides(sources) and "test" not in sources
         again = joins and write_refit(schema, stage, folder, counted, leak, progress)

@@ -21,11 +21,12 @@ from fieldwise.data.dataset import PARTS
 from fieldwise.data.draws import NEGATIVES, stream
 from fieldwise.data.encode.split import Rows, Split, assigner, order_bounds
 from fieldwise.data.encode.split_staged import cut_in_order, positives_of
-from fieldwise.data.encode.staged import CHUNK_ROWS, LABEL, ROW, WEIGHT, staged_file, value_type, write_staged
+from fieldwise.data.encode.staged import LABEL, ROW, WEIGHT, staged_file, value_type, write_staged
 from fieldwise.data.history.history import ROW_ORDER
 from fieldwise.data.read.formats import is_list, text_of
 from fieldwise.data.read.labels import read_labels, read_weights
 from fieldwise.data.read.parallel import in_order
+from fieldwise.data.read.streams import chunk_rows
 from fieldwise.data.read.texts import texts_of
 from fieldwise.data.schema import HistorySettings
 
@@ -241,8 +242,9 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
 def _sliced(chunks: Iterator[pa.Table]) -> Iterator[pa.Table]:
     """No chunk is larger than what a staged file holds."""
     for chunk in chunks:
-        for first in range(0, len(chunk), CHUNK_ROWS):
-            yield chunk.slice(first, CHUNK_ROWS)
+        most = chunk_rows(chunk.num_columns)
+        for first in range(0, len(chunk), most):
+            yield chunk.slice(first, most)
 
 
 def _is_text(kind: pa.DataType) -> bool:

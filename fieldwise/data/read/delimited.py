@@ -77,7 +77,7 @@ def read(path: Path, text: Text, names: Sequence[str], columns: Sequence[str], b
         with duckdb.connect(config={"threads": 2}) as connection:
             rows = connection.sql(f"SELECT {wanted} FROM {scan}")
             heading = 0 if text.names else 1
-            for batch in rows.to_arrow_reader(streams.CHUNK_ROWS):
+            for batch in rows.to_arrow_reader(streams.chunk_rows(len(columns))):
                 if len(batch) > heading:
                     yield pa.Table.from_batches([batch.slice(heading)]).rename_columns(list(columns))
                 heading = 0
@@ -139,7 +139,7 @@ def _read_lines(
                     bad.add(path, f"line {number}", reason)
                     continue
                 rows.append([cells[place] for place in wanted])
-                if len(rows) == streams.CHUNK_ROWS:
+                if len(rows) == streams.chunk_rows(len(names)):
                     yield text_table(columns, rows)
                     rows = []
     except streams.UNREADABLE as error:

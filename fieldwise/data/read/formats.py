@@ -266,7 +266,7 @@ def _parquet(path: Path) -> Any:
 
 def _read_parquet(path: Path, columns: list[str]) -> Iterator[pa.Table]:
     try:
-        for batch in _parquet(path).iter_batches(streams.CHUNK_ROWS, columns=columns):
+        for batch in _parquet(path).iter_batches(streams.chunk_rows(len(columns)), columns=columns):
             yield pa.Table.from_batches([batch]).select(columns)
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"not a readable parquet file: {str(error).splitlines()[0]} ({path})") from None

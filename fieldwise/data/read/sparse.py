@@ -101,7 +101,7 @@ def read(path: Path, kind: str, columns: list[str], numbers: Collection[str], ba
             before = row[positions[field]]
             row[positions[field]] = cell if before is None else f"{before}|{cell}"
         rows.append(row)
-        if len(rows) == streams.CHUNK_ROWS:
+        if len(rows) == streams.chunk_rows(len(names)):
             yield text_table(names, rows).select(columns)
             rows = []
     if rows:

@@ -11,7 +11,8 @@ from typing import Any
 
 from fieldwise.config.errors import DataError
 
-CHUNK_ROWS = 100_000
+# Rows that are held at a time, and cells where rows are wide.
+CHUNK_ROWS, CHUNK_CELLS = 100_000, 10_000_000
 # DuckDB holds a few buffers of this size; a line, however large its cells, must fit into one.
 LONGEST_LINE = 32 << 20
 # What reading a damaged or foreign file raises.
@@ -60,6 +61,15 @@ def unreadable(path: Path, error: Exception) -> DataError:
     return DataError(
         f"expected UTF-8 text, plain or in a gzip file, found {found} ({path}); write it as csv or parquet"
     )
+
+
+def chunk_rows(columns: int) -> int:
+    """The rows of a chunk that has so many columns.
+
+    >>> chunk_rows(40), chunk_rows(5_000)
+    (100000, 2000)
+    """
+    return max(1, min(CHUNK_ROWS, CHUNK_CELLS // max(1, columns)))
 
 
 def packing(path: Path) -> str:
