@@ -24,16 +24,15 @@ from fieldwise.config.progress import Watch as Watch
 from fieldwise.config.settings import Config, config_from
 from fieldwise.data.dataset import Dataset, Part
 from fieldwise.evaluation import metrics
-from fieldwise.evaluation.explain import pair_strength
+from fieldwise.evaluation.explain import pair_strength, strongest
 from fieldwise.train import distributed
 
 # Says why a run cannot go on: another may take its folder.
 FAILED = "FAILED"
 # What an unfinished run has in its folder.
 UNFINISHED = {FAILED, "identity.json", "config.toml", "log.jsonl", "checkpoint", "best.safetensors"}
-
-# How strong the pairs of more fields are is not measured: 128 rows and a score for each of their pairs.
-MOST_FIELDS = 200
+# Fields whose pairs are all measured; and how many are where there are more, because pairs grow with their square.
+MOST_PAIRED, PAIRED = 200, 40
 
 
 class Run(ABC):
@@ -178,7 +177,7 @@ class Run(ABC):
             return {}
         self._take_best()
         logits = {name: self._score(part.ids) for name, part in self.dataset.parts.items() if name in ("valid", "test")}
-        strength = self._pair_strength(self.valid) if 1 < self.dataset.layout.fields <= MOST_FIELDS else None
+        strength = self._pair_strength(self.valid) if self.dataset.layout.fields > 1 else None
         return self._leave(logits, strength) if distributed.first() else {}
 
     def _leave(self, logits: dict[str, NDArray[np.floating[Any]]], strength: dict[str, Any] | None) -> dict[str, Any]:
@@ -245,8 +244,14 @@ class Run(ABC):
         """Puts the model back to where validation log loss was least."""
 
     def _pair_strength(self, valid: Part) -> dict[str, Any]:
-        strength = pair_strength(self._score, valid.ids, self.dataset.layout, rows=128)
-        return {"fields": self.dataset.names, "matrix": strength.round(6).tolist()}
+        """The strength of all pairs of fields; of too many fields, of the pairs of the strongest ones."""
+        layout, names = self.dataset.layout, self.dataset.names
+        if layout.fields <= MOST_PAIRED:
+            strength = pair_strength(self._score, valid.ids, layout, rows=128)
+            return {"fields": names, "matrix": strength.round(6).tolist()}
+        among = strongest(self._score, valid.ids, layout, PAIRED)
+        strength = pair_strength(self._score, valid.ids, layout, rows=128, among=among)
+        return {"fields": [names[f] for f in among], "of": layout.fields, "matrix": strength.round(6).tolist()}
 
 
 def check_parts(dataset: Dataset) -> None:

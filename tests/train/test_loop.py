@@ -360,8 +360,3 @@ def test_rows_of_one_class_are_refused_before_anything(tmp_path, part, model):
     with pytest.raises(DataError, match=f"^{word} rows must be of both classes, found 0 of {count} positive; prepare"):
         train(load_config(base={"model.name": model}), tmp_path / "data", tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_a_run_on_very_many_fields_does_not_ask_for_their_pairs(data, tmp_path, monkeypatch):
-    monkeypatch.setattr("fieldwise.train.runs.MOST_FIELDS", Dataset.open(data).layout.fields - 1)
-    assert "pair_strength" not in run(data, tmp_path / "run", train__epochs=1)
