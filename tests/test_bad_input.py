@@ -365,7 +365,7 @@ def test_where_a_study_goes(fails: Fails, tmp_path: Path, out: Path, trained: Tr
     shutil.copytree(trained.data, data)
     facts = json.loads((data / "data.json").read_text())
     save(data / "data.json", json.dumps(facts | {"rows": {"train": facts["rows"]["train"]}}))
-    assert "tuning needs a validation part" in fails("tune", data, "--model", "lr", "--out", out)
+    assert "training needs a validation part" in fails("tune", data, "--model", "lr", "--out", out)
     assert left(out) == []
 
 
