@@ -12,9 +12,9 @@ from fieldwise.data.schema import Layout
 
 Logits = Callable[[NDArray[np.int32]], NDArray[Any]]
 # Rows in one call of the model, and cells: enough to keep it busy, few enough to stay small beside the data.
-CALL_ROWS, CALL_CELLS = 16384, 8_000_000
+CALL_ROWS, CALL_CELLS = 16384, 4_000_000
 # Cells that the model reads while the strongest of very many fields are sought.
-SCREEN_CELLS = 400_000_000
+SCREEN_CELLS = 100_000_000
 
 
 def pair_strength(
