@@ -114,11 +114,11 @@ def encode_parts(
     total = 0
     with journal.open("a", encoding="utf-8") as entries:
         for part, count in rows.items():
-            before = done.get(part, [])
-            total += sum(before)
+            written = done.get(part, [])
+            total += sum(written)
             with ExitStack() as stack:
-                files = _open(stack, encoder, folder / part, count, sum(before))
-                for arrays in coder.encode(part, len(before)):
+                files = _open(stack, encoder, folder / part, count, sum(written))
+                for arrays in coder.encode(part, len(written)):
                     for name, values in arrays.items():
                         files[name].append(values)
                     entries.write(json.dumps({"part": part, "rows": len(arrays["labels"])}) + "\n")

@@ -172,8 +172,8 @@ class Encoder:
         there = frozenset(table.column_names).union(known or ())
         for name in self.schema.names:
             if name not in there:
-                known = ", ".join(table.column_names)
-                raise DataError(f"column '{name}' is missing; the table has: {known}")
+                found = ", ".join(table.column_names)
+                raise DataError(f"column '{name}' is missing; the table has: {found}")
         columns = [self._cell_codes().ids(table)] if isinstance(table, Cells) else self._by_columns(table, known or {})
         if self.history is not None:
             told = self.history.seen(table, self.buckets(table)) if past is None else past

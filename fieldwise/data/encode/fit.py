@@ -177,9 +177,11 @@ def _histograms(rows: _Rows, group: Group) -> list[Histogram]:
     found = rows.base.sql(f"SELECT {wanted} FROM counts GROUP BY k, x ORDER BY k, x").fetchnumpy()
     values = np.ma.filled(np.ma.asarray(found["x"], dtype=np.float64), np.nan)
     keep = np.isfinite(values)
-    k, *sums = (np.asarray(found[name], dtype=np.int64)[keep] for name in ("k", "n", "p"))
-    parts, ends = (values[keep], *sums), np.searchsorted(k, np.arange(len(group) + 1)).tolist()
-    return [Histogram(*(part[first:last] for part in parts)) for first, last in itertools.pairwise(ends)]
+    values = values[keep]
+    k, counts, positives = (np.asarray(found[name], dtype=np.int64)[keep] for name in ("k", "n", "p"))
+    ends = np.searchsorted(k, np.arange(len(group) + 1)).tolist()
+    own = [slice(first, last) for first, last in itertools.pairwise(ends)]
+    return [Histogram(values[some], counts[some], positives[some]) for some in own]
 
 
 def _text_counts(rows: _Rows, group: Group) -> list[list[tuple[str, int]]]:
