@@ -11,7 +11,7 @@ PACKAGE = Path(fieldwise.__file__).parent
 # From the ground up. Rooms of one floor may use each other; rooms of data/ have floors of their own.
 FLOORS = [
     {"config", "loops"},
-    {"data.schema"},
+    {"data.schema", "data.draws"},
     {"data.read", "data.dataset"},
     {"data.kinds", "data.batches", "data.feed"},
     {"data.history"},
