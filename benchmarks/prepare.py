@@ -1,11 +1,14 @@
 """How fast `prepare --recipe criteo` is beside the bare DuckDB query that does the same, on generated raw Criteo rows.
 
     python benchmarks/prepare.py [--rows 2000000,8000000] [--history] [--folder DIR] [--unit FILE]
+    python benchmarks/prepare.py --columns 500,1000,5000 [--rows 60] [--folder DIR]
 
 Each command is a process of its own; rows/s, peak memory and processor seconds are those of the whole process. The bare
 query reads the file, gives each text with 20 or more occurrences an id by its frequency, maps all rows to ids in their
 order and writes parquet, with two threads. `prepare` also fits buckets, splits, and looks for leaks. Rows beyond two
-million repeat the first two. With --history ten keys' past is added, in folds and in time.
+million repeat the first two. With --history ten keys' past is added, in folds and in time. With --columns plain
+`prepare` takes files of few rows and so many columns, numbers, categories, whole numbers and sets in turn, and each
+number of columns stands beside the first: what grows in line with the columns has the same seconds for each of them.
 """
 
 from __future__ import annotations
@@ -20,6 +23,10 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import csv
 
 from fieldwise.data.world.layouts import Simulation, write_raw
 
@@ -110,15 +117,57 @@ def compare(folder: Path, rows: int, history: bool, given: Path | None) -> None:
     path.unlink()
 
 
+def wide_file(path: Path, rows: int, columns: int) -> None:
+    """A csv file of a label and columns of four kinds in turn."""
+    random = np.random.default_rng(0)
+    table: dict[str, object] = {"click": np.arange(rows) % 2}
+    for number in range(columns):
+        whole = random.integers(0, 10, (rows, 3))
+        kinds = (
+            random.normal(size=rows).round(4),
+            [f"v{value}" for value in whole[:, 0]],
+            random.integers(0, 1000, rows),
+            ["|".join(f"m{value}" for value in row) for row in whole // 2],
+        )
+        table[f"x{number}"] = kinds[number % len(kinds)]
+    csv.write_csv(pa.table(table), path, csv.WriteOptions(quoting_style="none"))
+
+
+def compare_widths(folder: Path, rows: int, widths: list[int]) -> None:
+    """Files of as many rows and more and more columns, without and with the folders for trees."""
+    # What is compiled once, and read from disk, is paid before.
+    wide_file(folder / "warm.csv", rows, 10)
+    for history in (["--history", "none"], []):
+        first = 0.0
+        name = f"prepare {' '.join(history)}".strip()
+        for columns in widths:
+            path = folder / f"wide{columns}.csv"
+            wide_file(path, rows, columns)
+            prepare = ["-m", "fieldwise", "prepare", "--label", "click", "--json", "--force", *history]
+            start = measured(*prepare, str(folder / "warm.csv"), "--out", str(folder / "warm"))
+            cost = measured(*prepare, str(path), "--out", str(folder / "wide"))
+            each = (cost.processor - start.processor) / columns
+            first = first or each
+            print(
+                f"{name:24}{rows:>6,} rows x {columns:>6,} columns {cost.seconds:7.1f} s {cost.processor:7.1f} "
+                f"processor s {cost.memory:6.2f} GB {1000 * each:7.2f} ms a column, {each / first:.2f} of the first",
+                flush=True,
+            )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", default="2000000,8000000")
+    parser.add_argument("--rows", help="2000000,8000000, or with --columns 60")
+    parser.add_argument("--columns", help="such as 500,1000,5000")
     parser.add_argument("--history", action="store_true")
     parser.add_argument("--folder", help="where the files go while they are needed")
     parser.add_argument("--unit", type=Path, help="two million rows that `simulate --layout raw` has written")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
-        for rows in asked.rows.split(","):
+        if asked.columns:
+            compare_widths(Path(folder), int(asked.rows or 60), [int(width) for width in asked.columns.split(",")])
+            return
+        for rows in (asked.rows or "2000000,8000000").split(","):
             compare(Path(folder), int(rows), asked.history, asked.unit)
 
 

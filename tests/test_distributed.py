@@ -111,6 +111,7 @@ def train_until(data: Path, out: Path, step: int, changes: dict[str, Any] | None
     run.step.run = stops  # type: ignore[method-assign]
     with pytest.raises(Killed):
         run.fit(run_progress())
+    run.close()  # as the end of the process would
     distributed.wait()
 
 

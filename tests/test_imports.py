@@ -11,7 +11,7 @@ PACKAGE = Path(fieldwise.__file__).parent
 # From the ground up. Rooms of one floor may use each other; rooms of data/ have floors of their own.
 FLOORS = [
     {"config", "loops"},
-    {"data.read"},
+    {"data.read", "data.draws"},
     {"data.kinds"},
     {"data.schema"},
     {"data.dataset", "data.batches", "data.feed"},

@@ -15,7 +15,8 @@ from fieldwise.config.memory import keep_freed_memory
 if TYPE_CHECKING:
     import torch
 
-SCORE_ROWS = 4096
+# Rows of a batch, and ids: a network holds a vector, or several, for each of them.
+SCORE_ROWS, SCORE_IDS = 4096, 2_000_000
 
 
 class Saved(Protocol):
@@ -94,5 +95,6 @@ def placed(model: Scorer, ids: NDArray[np.int32]) -> NDArray[np.int32] | torch.T
 def in_batches(
     logits: Callable[[NDArray[np.int32]], NDArray[np.floating[Any]]], ids: NDArray[np.int32], rows: int = SCORE_ROWS
 ) -> NDArray[np.floating[Any]]:
-    """What a function of ids (n, C) gives for all rows, its last axis: (n,), or (K, n)."""
+    """What a function of ids (n, C) gives for all rows, its last axis: (n,) or (K, n); of wide rows few at a time."""
+    rows = max(1, min(rows, SCORE_IDS // ids[:1].shape[1]))
     return np.concatenate([logits(np.array(ids[first : first + rows])) for first in range(0, len(ids), rows)], axis=-1)

@@ -30,6 +30,10 @@ class ConfigError(FieldwiseError):
     """A setting is unknown or out of range."""
 
 
+class TooLarge(ConfigError):
+    """What the settings mean does not fit into memory."""
+
+
 class BundleError(FieldwiseError):
     """A folder is not a bundle, a run or a prepared data set, or is damaged."""
 

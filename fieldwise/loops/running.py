@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,13 +23,24 @@ from torch import Tensor
 # Rows that are worth a thread of their own; fewer are done before the loops are loaded.
 ROWS_PER_THREAD = 100
 BODY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_switched_off: list[bool] = []
 
 
 def available(*tensors: Tensor) -> bool:
     """Whether the compiled kernel can take these tensors."""
     kinds = {tensor.dtype for tensor in tensors}
     plain = all(tensor.device.type == "cpu" and tensor.is_contiguous() for tensor in tensors)
-    return plain and len(kinds) == 1 and kinds <= {torch.float32, torch.float64} and _compiles()
+    return plain and len(kinds) == 1 and kinds <= {torch.float32, torch.float64} and _compiles() and not _switched_off
+
+
+@contextmanager
+def switched_off() -> Iterator[None]:
+    """Within, no compiled loop is taken: all goes the plain way, as what the loops are compared with must."""
+    _switched_off.append(True)
+    try:
+        yield
+    finally:
+        _switched_off.pop()
 
 
 def computes(tensor: Tensor) -> bool:

@@ -17,7 +17,8 @@ import pytest
 import torch
 
 from fieldwise import cli, models
-from fieldwise.config.errors import ConfigError, TrainingError
+from fieldwise.config.errors import ConfigError, FieldwiseError, TrainingError
+from fieldwise.config.files import held_folder
 from fieldwise.config.settings import load_config
 from fieldwise.data.dataset import Dataset
 from fieldwise.data.schema import Layout
@@ -150,6 +151,16 @@ def test_another_folder_of_data_is_another_study(tmp_path: Path):
         runner.run_study(TOY, tmp_path / "out", size="tiny")
     with pytest.raises(ConfigError, match="--seeds must be at least 1, found 0"):
         runner.run_study(TOY, tmp_path / "out", seeds=0)
+
+
+def test_a_study_that_another_process_runs_is_left_to_it(tmp_path):
+    folder = tmp_path / TOY.id / "small"
+    with (
+        held_folder(folder, "busy"),
+        pytest.raises(FieldwiseError, match=r"another process .* is at the study"),
+    ):
+        runner.run_study(TOY, tmp_path, seeds=1, workers=1)
+    assert not folder.exists()
 
 
 def test_means_need_every_seed():

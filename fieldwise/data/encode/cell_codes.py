@@ -42,7 +42,7 @@ class CellCodes:
         from fieldwise.data.read.cell_loops import LEFT
 
         names = [self.codes[number].field.name for number in fields]
-        columns, places = [cells.names.index(name) for name in names], [self.places[n].start for n in fields]
+        columns, places = [cells.places[name] for name in names], [self.places[n].start for n in fields]
         left = np.zeros(len(fields), dtype=np.int64)
         loop.run(cells, np.array(columns), np.array(places), ids, left)
         for f in np.flatnonzero(left).tolist():

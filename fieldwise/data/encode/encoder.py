@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -63,16 +63,23 @@ class Encoder:
         """The names of all fields, those of the schema first."""
         return [*self.schema.names, *(name for part in (self.history, self.leaves) if part for name in part.names)]
 
-    def transform(self, table: pa.Table | Cells, past: NDArray[np.int32] | None = None) -> NDArray[np.int32]:
+    def transform(
+        self,
+        table: pa.Table | Cells,
+        past: NDArray[np.int32] | None = None,
+        known: Mapping[str, NDArray[np.int32]] | None = None,
+    ) -> NDArray[np.int32]:
         """Raw columns -> ids (n, C), by the codes of the fields. The server has RowCoder for the same ids of few rows.
 
-        `past` is what the history has told of rows that have a place in it; others come after all of it.
+        `past` is what the history has told of rows that have a place in it; others come after all of it. `known` are
+        ids (n, width) of fields that these rows were given before, by the same codes; their columns are not needed.
         """
+        there = frozenset(table.column_names).union(known or ())
         for name in self.schema.names:
-            if name not in table.column_names:
-                known = ", ".join(table.column_names)
-                raise DataError(f"column '{name}' is missing; the table has: {known}")
-        columns = [self._cell_codes().ids(table)] if isinstance(table, Cells) else self._by_columns(table)
+            if name not in there:
+                found = ", ".join(table.column_names)
+                raise DataError(f"column '{name}' is missing; the table has: {found}")
+        columns = [self._cell_codes().ids(table)] if isinstance(table, Cells) else self._by_columns(table, known or {})
         if self.history is not None:
             told = self.history.seen(table, self.buckets(table)) if past is None else past
             columns.append(self.history.ids(told))
@@ -81,8 +88,12 @@ class Encoder:
             ids = np.hstack([ids, self.leaves.transform(ids)])
         return np.ascontiguousarray(ids)
 
-    def _by_columns(self, table: pa.Table) -> list[NDArray[np.int32]]:
-        return [code.column_ids(table[code.field.name]).reshape(len(table), code.width) for code in self.codes]
+    def _by_columns(self, table: pa.Table, known: Mapping[str, NDArray[np.int32]]) -> list[NDArray[np.int32]]:
+        named = [(code.field.name, code) for code in self.codes]
+        return [
+            known[name] if name in known else code.column_ids(table[name]).reshape(len(table), code.width)
+            for name, code in named
+        ]
 
     def _cell_codes(self) -> CellCodes:
         with MAKING:
@@ -105,7 +116,8 @@ class Encoder:
         if columns is None:
             assert self.history is not None
             columns = self.history.settings.columns
-        used = [code for code in self.codes if code.field.name in columns and code.field.history_key == BY_BUCKET]
+        wanted = frozenset(columns)
+        used = [code for code in self.codes if code.field.name in wanted and code.field.history_key == BY_BUCKET]
         return {code.field.name: code.in_buckets.column_ids(table[code.field.name]) for code in used}
 
     def value_of(self, field: int, number: int) -> str:

@@ -39,6 +39,7 @@ def fit_encoder(schema: Schema, staged: Path, progress: Progress, known: Encoder
     # Numbered columns, because DuckDB takes names that differ in case alone for one.
     numbered = ", ".join(f"c{number}" for number in range(len(table)))
     source = f"read_parquet({quoted(f'{glob.escape(str(staged))}/*.parquet')}) AS staged({numbered})"
+    label = f"c{table.names.index(LABEL)}"
     settings: dict[str, str | bool | int | float | list[str]] = {
         "threads": threads,
         "memory_limit": MEMORY,
@@ -50,7 +51,7 @@ def fit_encoder(schema: Schema, staged: Path, progress: Progress, known: Encoder
     with duckdb.connect(config=settings) as base:
         base.execute("SET parquet_metadata_cache = true")
         for queries in _groups(schema, table, most):
-            group = _Group(base, source, f"c{table.names.index(LABEL)}", list(queries.values()))
+            group = _Group(base, source, label, list(queries.values()))
             for k, number in enumerate(queries):
                 column = _Column(group, k)
                 codes[number] = known.codes[number].grown(column) if known else schema.fields[number].fit(column)

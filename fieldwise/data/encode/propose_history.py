@@ -28,8 +28,9 @@ from fieldwise.data.history.history import ROW_ORDER, History, fold_counts, fold
 from fieldwise.data.kinds.kind import BY_CELL
 from fieldwise.data.schema import AUTO, HistorySettings
 
-# Rows that the choice is made on, and the first of them, on which all crosses are screened.
-SAMPLE_ROWS, SCREEN_ROWS = 200_000, 50_000
+# Rows that the choice is made on, and the first of them, on which all crosses are screened; fewer where fields are so
+# many that their cells would be more than this.
+SAMPLE_ROWS, SCREEN_ROWS, SCREEN_CELLS = 200_000, 50_000, 20_000_000
 # The fields that may be chosen and crossed, the best alone where there are more; and the crosses that may be chosen.
 MOST_FIELDS, MOST_CROSSES = 40, 40
 # A gain counts if it is above so much of the base rate's log loss and so many standard errors, or more of them where
@@ -65,7 +66,7 @@ def propose(
     fields = [name for name in able if name != settings.time]
     if not fields:
         return []
-    few = Sample.read(encoder, staged, settings, fields, SCREEN_ROWS)
+    few = Sample.read(encoder, staged, settings, fields, min(SCREEN_ROWS, max(1, SCREEN_CELLS // len(fields))))
     if not few.tells:
         return []
     fields, crosses, candidates = _screened(few, fields, progress)

@@ -35,7 +35,7 @@ from fieldwise.data.history.counts import Counts, Events, Floats, Keys
 from fieldwise.data.kinds.buckets import fine_ids, spread
 from fieldwise.data.kinds.lookup import MANY, word_hashes
 from fieldwise.data.read.formats import text_of
-from fieldwise.data.read.texts import hash_of, texts_of
+from fieldwise.data.read.texts import hash_of, places_of, texts_of
 from fieldwise.data.schema import FIRST, HISTORY_PARTS, MISSING, HistorySettings
 
 FILES = ("history.json", "history.npz")
@@ -310,11 +310,11 @@ def hashes_of(
     table: pa.Table, names: Sequence[str], buckets: Mapping[str, NDArray[np.int32]]
 ) -> dict[str, NDArray[np.uint64]]:
     """What columns hold as hashes: of its bucket where it has one, else of its text."""
-    found = {}
+    found, there = {}, frozenset(table.column_names)
     for name in names:
         if name in buckets:
             found[name] = buckets[name].astype(np.int64).astype(np.uint64)
-        elif name in table.column_names:
+        elif name in there:
             found[name] = column_hashes(table[name])
         else:
             raise DataError(f"history needs the column '{name}'; the table has: {', '.join(table.column_names)}")
@@ -324,13 +324,13 @@ def hashes_of(
 def column_hashes(column: pa.ChunkedArray) -> NDArray[np.uint64]:
     """A hash of the text of each row."""
     if pa.types.is_dictionary(column.type) and pa.types.is_string(column.type.value_type) and column.num_chunks == 1:
-        words, places = column.chunk(0).dictionary, column.chunk(0).indices
+        words = column.chunk(0).dictionary
         if len(words) >= MANY:
             hashes, odd = word_hashes(words)
             for place in np.flatnonzero(odd).tolist():
                 hashes[place] = hash_of(text_of(words[place].as_py()) or "")
             hashes = np.append(hashes, np.uint64(hash_of("")))
-            return np.asarray(hashes[places.fill_null(len(words)).to_numpy(zero_copy_only=False)])
+            return np.asarray(hashes[places_of(column.chunk(0))])
     texts, places = texts_of(column)
     return np.array([hash_of(text or "") for text in texts], dtype=np.uint64)[places]
 

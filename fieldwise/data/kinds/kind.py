@@ -22,7 +22,7 @@ from fieldwise.config.errors import ConfigError, DataError, unknown
 from fieldwise.data.kinds.counted import Counted, Query
 from fieldwise.data.kinds.lookup import MANY
 from fieldwise.data.read.formats import is_list, text_of
-from fieldwise.data.read.texts import texts_of
+from fieldwise.data.read.texts import places_of, texts_of
 
 if TYPE_CHECKING:
     from fieldwise.data.kinds.samples import Sample
@@ -232,10 +232,9 @@ class Code(ABC):
             column = column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
         kind = column.type
         if pa.types.is_dictionary(kind) and pa.types.is_string(kind.value_type) and column.num_chunks == 1:
-            words, places = column.chunk(0).dictionary, column.chunk(0).indices
             # Each word of the dictionary once; a row without a value points behind the last word.
-            ids = np.concatenate([self.word_ids(words), self.ids([None])])
-            return np.asarray(ids[places.fill_null(len(words)).to_numpy(zero_copy_only=False)])
+            ids = np.concatenate([self.word_ids(column.chunk(0).dictionary), self.ids([None])])
+            return np.asarray(ids[places_of(column.chunk(0))])
         texts, places = texts_of(column)
         return self.ids(texts)[places]
 

@@ -155,16 +155,9 @@ def sum_gradients(
     """
     (height, outs), last_room, kind = last.shape[1:], dlast.shape[2], means.dtype
     count, zero = min(BLOCK, len(dout) - start), spread(kind.type(0))
-    y, dy, zeros = np.empty((height, BLOCK), kind), np.empty((height, BLOCK), kind), np.zeros(height, kind)
+    y, dy = np.empty((height, BLOCK), kind), np.empty((height, BLOCK), kind)
     sums, g_rows = np.zeros((2, BLOCK)), np.zeros((BLOCK, last_room), kind)
-    ys, dys, none, lanes, gs, grs = (
-        pointer(y),
-        pointer(dy),
-        pointer(zeros),
-        pointer(means),
-        pointer(given),
-        pointer(g_rows),
-    )
+    ys, dys, lanes, gs, grs = pointer(y), pointer(dy), pointer(means), pointer(given), pointer(g_rows)
     gains, shifts, ls, xs, ds, own_stats = (
         pointer(gain), pointer(shift), pointer(last), pointer(units), pointer(dout), pointer(stats),
     )  # fmt: skip
@@ -174,7 +167,7 @@ def sum_gradients(
         here, own = p * height * BLOCK, 0 if len(gain) == 1 else p * height
         to_units = (ls, p * height * outs, 1, outs)
         ask(xs, here + 2 * height * BLOCK, height * BLOCK, units.size)
-        product((dys, 0, BLOCK), (none, 0), to_units, (gs, p * outs * BLOCK, BLOCK), outs, height, BLOCK)
+        product((dys, 0, BLOCK), None, to_units, (gs, p * outs * BLOCK, BLOCK), outs, height, BLOCK)
         for c in range(0, BLOCK, LANES):
             mean, scale = load(own_stats, c, LANES), load(own_stats, BLOCK + c, LANES)
             one, two = load(lanes, c, LANES), load(lanes, BLOCK + c, LANES)
@@ -207,7 +200,7 @@ def sum_gradients(
     for k in range(2):
         for b in range(BLOCK):
             means[k, b] = sums[k, b] / (pairs * height)
-    keep((y, dy, zeros, g_rows))
+    keep((y, dy, g_rows))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -224,16 +217,10 @@ def backward(
     rows, results, grads = v.reshape(len(v), -1), dv.reshape(len(v), -1), dout.reshape(len(v), -1)
     turned, given = np.empty((TOGETHER, rows.shape[1], BLOCK), kind), np.empty((TOGETHER, grads.shape[1], BLOCK), kind)
     by_v, means, by_z = np.empty_like(turned), np.empty((TOGETHER, 2, BLOCK), kind), np.empty((dim, BLOCK), kind)
-    dx, zeros, z_rows = (
-        np.empty((height, BLOCK), kind),
-        np.zeros(height, kind),
-        np.zeros((BLOCK, dweight.shape[2]), kind),
-    )
+    dx, z_rows = np.empty((height, BLOCK), kind), np.zeros((BLOCK, dweight.shape[2]), kind)
     z_rows[:, wide], size = 1, dweight.shape[2]
     by_unit, along, by_row = room(dx, weight), room_along(dx, weight), room(z_rows, weight)
-    ws, ls, xs, zrs, dzs, none = (
-        pointer(weight), pointer(last), pointer(units), pointer(z_rows), pointer(by_z), pointer(zeros),
-    )  # fmt: skip
+    ws, ls, xs, zrs, dzs = pointer(weight), pointer(last), pointer(units), pointer(z_rows), pointer(by_z)
     dxs, gains, shifts, by_weight, zero = (
         pointer(dx),
         pointer(gain),
@@ -256,7 +243,7 @@ def backward(
                 gs, vs, dvs = pointer(given[k]), pointer(turned[k]), pointer(by_v[k])
                 lanes, own_stats = pointer(means[k]), pointer(stats[chunk + k])
                 here = ((chunk + k) * pairs + p) * height * BLOCK
-                product((dxs, 0, BLOCK), (none, 0), to_units, (gs, p * outs * BLOCK, BLOCK), outs, height, BLOCK)
+                product((dxs, 0, BLOCK), None, to_units, (gs, p * outs * BLOCK, BLOCK), outs, height, BLOCK)
                 for c in range(0, BLOCK, LANES):
                     mean, scale = load(own_stats, c, LANES), load(own_stats, BLOCK + c, LANES)
                     one, two = load(lanes, c, LANES), load(lanes, BLOCK + c, LANES)
@@ -274,7 +261,7 @@ def backward(
                 added_product((dvs, j, BLOCK), (ws, start + dim * depth, 1, depth), of_units, depth, dim, BLOCK)
                 if wide > 2 * dim:
                     third = (ws, start + 2 * dim * depth, 1, depth)
-                    product((dzs, 0, BLOCK), (none, 0), third, of_units, depth, dim, BLOCK)
+                    product((dzs, 0, BLOCK), None, third, of_units, depth, dim, BLOCK)
                     for n in range(0, dim * BLOCK, LANES):
                         dz = load(dzs, n, LANES)
                         store(dvs, i + n, LANES, load(dvs, i + n, LANES) + dz * load(vs, j + n, LANES))
@@ -287,7 +274,7 @@ def backward(
                 added_product(into, of_dx, (pointer(by_row), 0, size), length, height, size)
         for k in range(together):
             turn_out(by_v[k], chunk + k, results)
-    keep((by_z, dx, zeros, z_rows, by_unit, along, by_row))
+    keep((by_z, dx, z_rows, by_unit, along, by_row))
 
 
 @njit(cache=True, nogil=True)

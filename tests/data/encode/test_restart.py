@@ -173,7 +173,7 @@ def test_rows_that_come_from_no_file_start_anew(tmp_path: Path) -> None:
 def test_one_writer_at_a_time(tmp_path: Path) -> None:
     with (
         resumed_folder(tmp_path / "out", "a", "same") as work,
-        pytest.raises(FieldwiseError, match="another process is writing"),
+        pytest.raises(FieldwiseError, match=r"another process \(pid \d+\) is writing"),
         resumed_folder(tmp_path / "out", "a", "same"),
     ):
         pass
@@ -189,3 +189,22 @@ def test_the_number_of_threads_changes_nothing(tmp_path: Path, log: Path) -> Non
     assert len(set(found)) == 1
     with pytest.raises(FieldwiseError, match="--threads takes a number of threads"):
         prepared(log, tmp_path / "out", threads=-1)
+
+
+def test_killed_while_the_staged_rows_are_removed(tmp_path: Path, log: Path) -> None:
+    """Files that are gone are not taken for staged ones."""
+
+    remove = shutil.rmtree
+
+    def half(stage: Path) -> None:
+        remove(stage / "train")
+        (stage / "encoded.jsonl").unlink()
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(room.shutil, "rmtree", half)
+        with pytest.raises(Killed):
+            prepared(log, tmp_path / "out")
+    prepared(log, tmp_path / "out")
+    prepared(log, tmp_path / "whole")
+    assert content(tmp_path / "out") == content(tmp_path / "whole")

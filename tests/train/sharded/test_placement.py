@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fieldwise.config import memory
 from fieldwise.config.errors import ConfigError
 from fieldwise.config.settings import Config, TrainSettings
 from fieldwise.data.schema import Layout
@@ -32,9 +33,9 @@ def test_what_fits_is_replicated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distributed, "from_first", lambda action: action())
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     weights = 2000 * 10 + 1
-    monkeypatch.setattr(placement, "memory", lambda device: 4 * weights * 2 * 3)
+    monkeypatch.setattr(memory, "total", lambda device: 4 * weights * 2 * 3)
     assert chosen("auto") == "replicated"
-    monkeypatch.setattr(placement, "memory", lambda device: 4 * weights * 2 * 3 - 1)
+    monkeypatch.setattr(memory, "total", lambda device: 4 * weights * 2 * 3 - 1)
     assert chosen("auto") == "sharded"
     assert chosen("auto", "adagrad") == "replicated"
     assert chosen("replicated") == "replicated"
@@ -42,12 +43,12 @@ def test_what_fits_is_replicated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_process_has_all_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement, "memory", lambda device: 0)
+    monkeypatch.setattr(memory, "total", lambda device: 0)
     assert chosen("auto") == "replicated"
 
 
 def test_this_machine_has_memory() -> None:
-    assert placement.memory(CPU) > 2**28
+    assert memory.total(CPU) > 2**28
 
 
 def test_an_unknown_place_is_refused() -> None:
