@@ -20,12 +20,15 @@ from torch import Tensor
 
 from fieldwise.config.settings import Config, TrainSettings
 from fieldwise.data.batches import Batch
-from fieldwise.data.encode.encoder import Encoder, FieldCode
+from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.history.counts import Counts, Events
 from fieldwise.data.kinds import lookup
+from fieldwise.data.kinds.category import CategoryField
+from fieldwise.data.kinds.kind import Code
+from fieldwise.data.kinds.number import BucketCode, NumberField
 from fieldwise.data.read.cells import cells_of
 from fieldwise.data.read.formats import text_of
-from fieldwise.data.schema import Field, Layout, Schema
+from fieldwise.data.schema import Layout, Schema
 from fieldwise.loops.running import switched_off
 from fieldwise.models import build
 from fieldwise.nn.shallow_scores import scores
@@ -263,13 +266,13 @@ def text(draw: random.Random, longest: int) -> str:
 def cells(rows: int, words: int, numbers: int, longest: int, known: int, seed: int) -> Found:
     """Ids of cells in a block of text, fields in another order than columns, beside those of each text alone."""
     draw = random.Random(seed)
-    codes = []
+    codes: list[Code] = []
     for f in range(words):
         texts = {text_of(text(draw, longest)) for _ in range(known)} - {None, ""}
-        codes.append(FieldCode(Field(f"w{f}"), {word: 2 + n for n, word in enumerate(sorted(texts))}, np.empty(0)))
+        codes.append(CategoryField(f"w{f}").words(sorted(texts)))
     for f in range(numbers):
         bounds = np.sort(np.array([draw.uniform(-9, 2000) for _ in range(draw.randint(0, 40))]))
-        codes.append(FieldCode(Field(f"n{f}", "numeric"), {}, bounds))
+        codes.append(BucketCode(NumberField(f"n{f}"), bounds))
     names = [code.field.name for code in codes]
     columns = draw.sample(names, len(names))
     asked = {name: [text(draw, longest) for _ in range(rows)] for name in names}

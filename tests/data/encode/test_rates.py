@@ -11,9 +11,11 @@ import pyarrow as pa
 import pytest
 
 from fieldwise.data.dataset import PARTS, Dataset
-from fieldwise.data.encode import encoder, rates
-from fieldwise.data.encode.encoder import FieldCode
+from fieldwise.data.encode import rates
 from fieldwise.data.encode.prepare import Split
+from fieldwise.data.kinds.category import WordCode
+from fieldwise.data.kinds.kind import Code
+from fieldwise.data.kinds.number import BucketCode, PlaceCode
 from fieldwise.data.schema import Field, HistorySettings, Schema
 from tests.data.clicks import ROWS, click_log, prepared
 
@@ -125,13 +127,13 @@ def test_what_the_plain_folder_has_is_not_encoded_again(
 ) -> None:
     """Three staged files in the plain folder and three in `refit`; the finer numbers of rates once more in each."""
     encoded: Counter[str] = Counter()
-    plain = encoder._encode
+    for kind in (WordCode, PlaceCode, BucketCode):
 
-    def counting(code: FieldCode, column: pa.ChunkedArray) -> Any:
-        encoded[code.field.name] += 1
-        return plain(code, column)
+        def counting(code: Code, column: pa.ChunkedArray, plain: Any = kind.column_ids) -> Any:
+            encoded[code.field.name] += 1
+            return plain(code, column)
 
-    monkeypatch.setattr(encoder, "_encode", counting)
+        monkeypatch.setattr(kind, "column_ids", counting)
     prepared(log, tmp_path / "out")
     assert encoded == {"user": 6, "item": 6, "price": 12}
 
