@@ -124,7 +124,7 @@ def test_parts_in_files_of_their_own(tmp_path: Path):
     parts["test"] = parts["test"].set_column(6, "tags", tags[7000:])
     sources = {part: lambda rows=rows: iter([rows]) for part, rows in parts.items()}
     schema = Schema("click", (*(Field(name) for name in ("user", "place", "hour", "item")), Field("tags", "set")))
-    facts = prepare(sources, tmp_path / "data", "click", schema)
+    facts = prepare(sources, tmp_path / "data", "click", schema, Split((1.0, 0.0, 0.0)))
     assert facts["leak"]["left_out"] == ("item",)
     (note,) = warned(facts)
     assert "of the test rows have training rows alike" in note
