@@ -25,7 +25,7 @@ from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.schema import Schema
 from fieldwise.export.export import FACTS, member_count, network_folder
 from fieldwise.nn.trees import Trees
-from fieldwise.serving.contributions import EXACT, OCCLUSION, Terms, exact_terms, left_out, occluded, weighted
+from fieldwise.evaluation.contributions import EXACT, OCCLUSION, Terms, exact_terms, left_out, occluded, weighted
 from fieldwise.serving.live_history import Column
 from fieldwise.serving.row_coder import Row, RowCoder, column_of, ranked_column
 from fieldwise.serving.sessions import NetworkScorer, Scorer, tree_scorer

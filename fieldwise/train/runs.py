@@ -22,7 +22,7 @@ from fieldwise.config.progress import Watch as Watch
 from fieldwise.config.settings import Config, config_from
 from fieldwise.data.dataset import Dataset, Part
 from fieldwise.evaluation import metrics
-from fieldwise.evaluation.explain import pair_strength
+from fieldwise.evaluation.pair_strength import pair_strength
 from fieldwise.train import distributed
 
 

@@ -16,7 +16,7 @@ from fieldwise import models
 from fieldwise.bundle.predictor import Predictor
 from fieldwise.config.errors import BundleError, DataError
 from fieldwise.export import export as exporting
-from fieldwise.serving import contributions
+from fieldwise.evaluation import contributions
 from fieldwise.serving.engine import Engine
 from fieldwise.serving.sessions import MOST_SPLITS, NetworkScorer
 from fieldwise.train.blend import blend
@@ -284,7 +284,7 @@ def test_a_blend_is_the_predictors(kind: str, blended: dict[str, Path], tmp_path
 NO_TORCH = """
 import sys
 sys.modules["torch"] = None
-from fieldwise.online.engine import Engine
+from fieldwise.serving.engine import Engine
 engine = Engine.load(sys.argv[1])
 print(engine.predict([{"user": "u1"}])[0])
 for _ in range(2):
