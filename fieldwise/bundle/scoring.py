@@ -1,4 +1,4 @@
-"""Encoded rows -> logits, in batches: what training's evaluation and the predictor share."""
+"""Encoded rows -> logits, in batches: what training's evaluation, the predictor and the server share."""
 
 from __future__ import annotations
 
@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 SCORE_ROWS = 4096
 
 
+class Scorer(Protocol):
+    """Whatever scores encoded rows: a network of torch or of ONNX Runtime, trees, a blend of any of them."""
+
+    def logits(self, ids: NDArray[np.int32]) -> NDArray[np.floating[Any]]:
+        """ids (n, C) -> logits (n,)."""
+
+
 class Saved(Protocol):
     """A model that can be written."""
 
@@ -28,14 +35,12 @@ class Saved(Protocol):
     def save(self, path: Path) -> None: ...
 
 
-class Scorer(Saved, Protocol):
-    """The face that networks and trees share: all that evaluation, bundles and the predictor know of a model."""
+class Trained(Scorer, Saved, Protocol):
+    """The face that networks of torch, trees and blends share: all that training and bundles know of a model."""
 
     @property
     def size(self) -> int:
         """How many numbers it learnt: a network's parameters, the leaves of trees."""
-
-    def logits(self, ids: NDArray[np.int32]) -> NDArray[np.floating[Any]]: ...
 
     def to(self, device: Any) -> Any: ...
 
@@ -95,4 +100,6 @@ def in_batches(
     logits: Callable[[NDArray[np.int32]], NDArray[np.floating[Any]]], ids: NDArray[np.int32], rows: int = SCORE_ROWS
 ) -> NDArray[np.floating[Any]]:
     """What a function of ids (n, C) gives for all rows, its last axis: (n,), or (K, n)."""
+    if len(ids) <= rows:
+        return logits(np.array(ids[:]))
     return np.concatenate([logits(np.array(ids[first : first + rows])) for first in range(0, len(ids), rows)], axis=-1)

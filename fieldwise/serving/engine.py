@@ -23,9 +23,9 @@ from fieldwise.config.errors import BundleError, DataError, unknown
 from fieldwise.config.settings import Config, config_from
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.schema import Schema
+from fieldwise.evaluation.contributions import EXACT, OCCLUSION, Terms, exact_terms, left_out, occluded, weighted
 from fieldwise.export.export import FACTS, member_count, network_folder
 from fieldwise.nn.trees import Trees
-from fieldwise.evaluation.contributions import EXACT, OCCLUSION, Terms, exact_terms, left_out, occluded, weighted
 from fieldwise.serving.live_history import Column
 from fieldwise.serving.row_coder import Row, RowCoder, column_of, ranked_column
 from fieldwise.serving.sessions import NetworkScorer, Scorer, tree_scorer

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fieldwise.bundle import bundle, calibration
 from fieldwise.bundle.predictions import Predictions
-from fieldwise.bundle.scoring import Saved, Scorer, score
+from fieldwise.bundle.scoring import Saved, Trained, score
 from fieldwise.config.errors import ConfigError, TrainingError
 from fieldwise.config.files import whole_file
 from fieldwise.config.progress import Progress as Progress
@@ -29,7 +29,7 @@ from fieldwise.train import distributed
 class Run(ABC):
     """One training run: the parts, where it stands, and what it leaves. A step of trees is a round."""
 
-    model: Scorer
+    model: Trained
     steps: int
 
     def __init__(self, config: Config, dataset: Dataset, out: Path, resume: bool) -> None:

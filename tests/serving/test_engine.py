@@ -15,8 +15,8 @@ import pytest
 from fieldwise import models
 from fieldwise.bundle.predictor import Predictor
 from fieldwise.config.errors import BundleError, DataError
-from fieldwise.export import export as exporting
 from fieldwise.evaluation import contributions
+from fieldwise.export import export as exporting
 from fieldwise.serving.engine import Engine
 from fieldwise.serving.sessions import MOST_SPLITS, NetworkScorer
 from fieldwise.train.blend import blend
