@@ -6,17 +6,19 @@ import hashlib
 import json
 import shutil
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
+import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 import fieldwise
 from fieldwise.bundle.calibration import Calibration
-from fieldwise.bundle.members import Blend, JoinedEncoder, JoinedSchema, Member
-from fieldwise.bundle.scoring import Saved, Scorer
+from fieldwise.bundle.members import Blend, JoinedEncoder, JoinedSchema, M, Member, parts_of
+from fieldwise.bundle.scoring import Saved, Trained, score
 from fieldwise.config.errors import BundleError
 from fieldwise.config.files import whole_folder
 from fieldwise.config.settings import Config, config_from
@@ -33,17 +35,33 @@ MEMBERS = "members"
 
 
 @dataclass(frozen=True)
-class Bundle:
-    """What a bundle folder holds, opened; that of a blend has the bundles of its members in `members`."""
+class Opened(Generic[M]):
+    """What a bundle folder holds, opened; that of a blend has the bundles of its members in `members`.
+
+    `blend` weighs the members' models, or is of the only model alone. What scores the rows is the opener's choice:
+    torch and XGBoost (`load`), or ONNX Runtime in a server. From ids on, all of them go the same way.
+    """
 
     path: Path
     config: Config
     schema: Schema
     encoder: Encoder | JoinedEncoder
-    model: Scorer
+    blend: Blend[M]
     calibration: Calibration
     metrics: dict[str, Any]
-    members: tuple[Bundle, ...] = ()
+    members: tuple[Opened[M], ...] = ()
+
+    @property
+    def model(self) -> M | Blend[M]:
+        return self.blend if self.members else self.blend.members[0].model
+
+    def logits(self, ids: NDArray[np.int32]) -> NDArray[np.floating[Any]]:
+        """Encoded rows (n, C) -> logits (n,)."""
+        return score(self.model, ids)
+
+    def probabilities(self, ids: NDArray[np.int32]) -> NDArray[np.float64]:
+        """Encoded rows (n, C) -> calibrated probabilities (n,)."""
+        return self.calibration.probabilities(self.logits(ids))
 
     @property
     def own_encoder(self) -> Encoder:
@@ -61,6 +79,12 @@ class Bundle:
         # Some of what makes ids is in the schema alone, such as the number of hash buckets.
         ours, theirs = ((s.fields, s.history) for s in (self.schema, Schema.load(folder / "schema.toml")))
         return ours == theirs and _contents(self.path / "encoder") == _contents(folder / "encoder")
+
+
+# A bundle whose model can be written, moved to a device and trained on.
+Bundle = Opened[Trained]
+# Names and digests of the files that make an encoder.
+Digests = tuple[tuple[str, str], ...]
 
 
 def write(
@@ -127,24 +151,47 @@ def load(path: Path) -> Bundle:
     if "serving" in read_json(folder / "bundle.json"):
         way_out = "name the run or the bundle that it was exported from"
         raise BundleError(f"the folder was exported to serve from and has no weights for torch; {way_out} ({folder})")
-    members: tuple[Bundle, ...] = ()
+    return opened(folder, _trained, {})
+
+
+def opened(folder: Path, model_of: Callable[[Path, Config, Layout], M], encoders: dict[Digests, Encoder]) -> Opened[M]:
+    """A checked bundle folder, its models opened by `model_of`; members with the same files share an encoder."""
+    members: tuple[Opened[M], ...] = ()
     schema: Schema
     encoder: Encoder | JoinedEncoder
-    model: Scorer
     try:
         config = config_from(tomllib.loads((folder / "config.toml").read_text(encoding="utf-8")), str(folder))
         if (folder / Blend.file).is_file():
-            members = tuple(load(folder / name) for name in member_names(len(config.options["members"])))
-            schema, encoder, model = joined(members)
+            folders = [checked(folder / name) for name in member_names(len(config.options["members"]))]
+            members = tuple(opened(own, model_of, encoders) for own in folders)
+            if any(member.members for member in members):
+                raise BundleError(f"the members of a blend are single models, found a blend among them ({folder})")
+            schema, encoder, blend = joined(members)
+            blend.load(folder / Blend.file)
         else:
             schema = Schema.load(folder / "schema.toml")
-            encoder = Encoder.load(folder / "encoder", schema)
-            model = build_model(config, encoder.layout)
-        model.load(folder / model.file)
+            own = encoder = _encoder(folder, schema, encoders)
+            blend = Blend([Member(model_of(folder, config, own.layout), own, slice(None))])
     except (OSError, tomllib.TOMLDecodeError, SafetensorError, RuntimeError, KeyError) as error:
         raise BundleError(f"the bundle is damaged: {str(error).splitlines()[0]} ({folder})") from None
     calibration = Calibration.from_json(read_json(folder / "calibration.json"))
-    return Bundle(folder, config, schema, encoder, model, calibration, read_json(folder / "metrics.json"), members)
+    return Opened(folder, config, schema, encoder, blend, calibration, read_json(folder / "metrics.json"), members)
+
+
+def _trained(folder: Path, config: Config, layout: Layout) -> Trained:
+    """The model of a bundle folder as it was trained."""
+    model = build_model(config, layout)
+    model.load(folder / model.file)
+    return model
+
+
+def _encoder(folder: Path, schema: Schema, known: dict[Digests, Encoder]) -> Encoder:
+    """The encoder of a bundle folder, or a known one of the same files."""
+    files = read_json(folder / "bundle.json")["files"]
+    key = tuple((name, files[name]) for name in sorted(files) if name == "schema.toml" or name.startswith("encoder/"))
+    if key not in known:
+        known[key] = Encoder.load(folder / "encoder", schema)
+    return known[key]
 
 
 def member_names(count: int) -> list[str]:
@@ -152,14 +199,14 @@ def member_names(count: int) -> list[str]:
     return [f"{MEMBERS}/{number}" for number in range(count)]
 
 
-def joined(members: Sequence[Bundle]) -> tuple[Schema, Encoder | JoinedEncoder, Blend]:
+def joined(members: Sequence[Opened[M]]) -> tuple[Schema, Encoder | JoinedEncoder, Blend[M]]:
     """Schema, encoder and plain blend of several models; members with the same encoder read the same ids."""
-    alike = [next(other for other in members if other.encoded(member.path)) for member in members]
+    alike = [next(o for o in members if o.encoder is own.encoder or o.encoded(own.path)) for own in members]
     encoders = list(dict.fromkeys(one.own_encoder for one in alike))
     encoder = JoinedEncoder(encoders) if len(encoders) > 1 else encoders[0]
-    columns = encoder.columns if isinstance(encoder, JoinedEncoder) else [slice(None)]
+    columns = dict(parts_of(encoder))
     parts = [
-        Member(member.model, columns[encoders.index(one.own_encoder)], member.calibration.offset)
+        Member(member.blend.members[0].model, one.own_encoder, columns[one.own_encoder], member.calibration.offset)
         for member, one in zip(members, alike, strict=True)
     ]
     return JoinedSchema.of([member.schema for member in members]), encoder, Blend(parts)

@@ -1,16 +1,16 @@
-"""Why a row has its logit: what each field, and each two fields together, add to it.
+"""Why one row has its logit: what each field, and each two fields together, add to it.
 
 Where the logit is a sum of terms of fields and pairs (LR, Poly-2 and the FM family), these are the terms. Elsewhere
 (a DNN, trees) a field's contribution is what the logit loses when the field is made missing, and that of two fields is
 the mixed second difference f(x) - f(x without i) - f(x without j) + f(x without both): what they do together beyond
 each by itself. Such contributions need not add up to the logit. Of very many fields, only pairs of those that matter
-most by themselves are looked at.
+most by themselves are looked at. What fields do together over many rows is a map of its own: pair_strength.py.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +18,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldwise.data.schema import MISSING, PAD, Layout
+from fieldwise.evaluation.pair_strength import Logits, Swaps
 
-Floats = NDArray[np.float64]
 EXACT = "the model's own terms: bias, fields and pairs add up to the logit"
 OCCLUSION = (
     "occlusion: what the logit loses when a field is made missing, for pairs the mixed second difference; "
     "these need not add up to the logit"
 )
+# 780 pairs, and as many rows to score.
+MOST_OCCLUDED = 40
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What a field, or two fields together, add to a row's logit."""
+
+    fields: tuple[str, ...]
+    logit: float
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a row has its probability: contributions, the largest first.
+
+    `exact`: bias and contributions add up to the logit, which is the model's before calibration. Else `method` says how
+    they were measured, and they need not add up. `values` are the row's own, in words.
+    """
+
+    probability: float
+    logit: float
+    bias: float
+    values: dict[str, str]
+    fields: tuple[Contribution, ...]
+    pairs: tuple[Contribution, ...]
+    exact: bool
+    method: str
 
 
 @dataclass(frozen=True)
@@ -34,6 +62,11 @@ class Terms:
     bias: float
     fields: dict[str, float]
     pairs: dict[tuple[str, str], float]
+
+
+def largest_first(terms: Iterable[tuple[tuple[str, ...], float]]) -> tuple[Contribution, ...]:
+    ordered = sorted(terms, key=lambda item: -abs(item[1]))
+    return tuple(Contribution(fields, term) for fields, term in ordered)
 
 
 def exact_terms(names: Sequence[str], bias: float, fields: NDArray[Any], pairs: NDArray[Any]) -> Terms:
@@ -56,34 +89,24 @@ def weighted(parts: Sequence[tuple[float, Terms]], shift: float) -> Terms:
     return Terms(shift + sum(weight * terms.bias for weight, terms in parts), fields, pairs)
 
 
-# 780 pairs, and as many rows to score.
-MOST_OCCLUDED = 40
-# The fields to leave out of a row, once for each tuple of names -> logits (n,).
-Without = Callable[[list[tuple[str, ...]]], Floats]
-
-
-def occluded(names: Sequence[str], without: Without) -> Terms:
-    """Terms by leaving fields out, pairs among the fields that matter most; the bias is the logit without any field."""
-    whole, nothing, *rest = without([(), tuple(names), *((name,) for name in names)]).tolist()
-    alone = dict(zip(names, rest, strict=True))
-    most = set(sorted(names, key=lambda name: -abs(whole - alone[name]))[:MOST_OCCLUDED])
-    pairs = list(itertools.combinations([name for name in names if name in most], 2))
-    both = zip(pairs, without(list(pairs)).tolist() if pairs else (), strict=True)
-    mixed = {pair: whole - alone[pair[0]] - alone[pair[1]] + logit for pair, logit in both}
-    return Terms(nothing, {name: whole - logit for name, logit in alone.items()}, mixed)
-
-
-def left_out(
-    ids: NDArray[np.int32], layout: Layout, names: Sequence[str], asked: list[tuple[str, ...]]
-) -> NDArray[np.int32]:
-    """A row's ids (1, C) with the fields of each question missing, (n, C)."""
-    starts = np.cumsum([0, *layout.widths])
-    places = {name: field for field, name in enumerate(names)}
-    found = np.repeat(ids, len(asked), axis=0)
-    for row, leave in enumerate(asked):
-        for name in leave:
-            if name in places:
-                first, end = starts[places[name]], starts[places[name] + 1]
-                found[row, first:end] = PAD
-                found[row, first] = MISSING
+def missing_row(layout: Layout) -> NDArray[np.int32]:
+    """The ids (1, C) of a row without a value in any field."""
+    found = np.full((1, layout.columns), PAD, dtype=np.int32)
+    found[0, np.cumsum([0, *layout.widths[:-1]])] = MISSING
     return found
+
+
+def occluded(
+    logits: Logits, ids: NDArray[np.int32], blank: NDArray[np.int32], layout: Layout, names: Sequence[str]
+) -> Terms:
+    """Terms of a row (1, C) by leaving fields out, which then have the ids of `blank` (1, C); pairs among the fields
+    that matter most. The bias is the logit without any field."""
+    swaps = Swaps(logits, ids, blank, layout)
+    lost = swaps.plain[0] - swaps.single[0]
+    most = np.sort(np.argsort(-np.abs(lost), kind="stable")[:MOST_OCCLUDED])
+    first, second = (most[places] for places in np.triu_indices(len(most), k=1))
+    together = np.zeros(len(first))
+    mixed, pair = swaps.mixed(first, second)
+    together[pair] = mixed
+    by_pair = {(names[i], names[j]): float(term) for i, j, term in zip(first, second, together, strict=True)}
+    return Terms(float(logits(blank)[0]), dict(zip(names, lost.tolist(), strict=True)), by_pair)

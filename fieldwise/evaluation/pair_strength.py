@@ -1,4 +1,10 @@
-"""What a model has learned, measured on data: which fields act together."""
+"""What fields do together, for any model: the logits of rows whose fields take their values from elsewhere.
+
+What two fields do together beyond each by itself is the mixed second difference f(x) - f(x with i swapped) - f(x with
+j swapped) + f(x with both). `pair_strength` is a map over data: values come from other rows, and it says how large the
+difference is over them. The contributions of one row (contributions.py) are of the same differences, its values beside
+missing ones. What a network's weights say of its pairs, with no rows in between, is in pair_maps.py.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +17,44 @@ from numpy.typing import NDArray
 from fieldwise.data.schema import Layout
 
 Logits = Callable[[NDArray[np.int32]], NDArray[Any]]
+Floats = NDArray[np.float64]
+Whole = NDArray[np.intp]
 # Rows in one call of the model: enough to keep it busy, few enough to stay small beside the data.
 CALL_ROWS = 16384
 
 
-def pair_strength(
-    logits: Logits, ids: NDArray[np.int32], layout: Layout, rows: int = 512, seed: int = 0
-) -> NDArray[np.float64]:
+class Swaps:
+    """Rows x (n, C) with a partner (n, C) each: `plain` are their logits (n,), `single` (n, F) those with one field of
+    the partner's. Where the partner agrees, nothing changes, and the model is not asked."""
+
+    def __init__(self, logits: Logits, x: NDArray[np.int32], partner: NDArray[np.int32], layout: Layout) -> None:
+        self.logits, self.x, self.partner = logits, x, partner
+        # belongs[f, c]: column c is one of field f's; a set field has several.
+        self.belongs = np.array(layout.column_fields) == np.arange(layout.fields)[:, None]
+        self.differs = (x != partner) @ self.belongs.T
+        self.plain = np.asarray(logits(x), dtype=np.float64)
+        self.single = np.tile(self.plain[:, None], layout.fields)
+        row, field = np.nonzero(self.differs)
+        self.single[row, field] = self._swapped(row, self.belongs, field)
+
+    def mixed(self, first: Whole, second: Whole) -> tuple[Floats, Whole]:
+        """The mixed differences of the pairs (P,) of fields, one after the other, and which pair each is of; those
+        that are 0 because the partner agrees in either field are left out."""
+        row, pair = np.nonzero(self.differs[:, first] & self.differs[:, second])
+        both = self._swapped(row, self.belongs[first] | self.belongs[second], pair)
+        return self.plain[row] - self.single[row, first[pair]] - self.single[row, second[pair]] + both, pair
+
+    def _swapped(self, row: Whole, columns: NDArray[np.bool_], choice: Whole) -> Floats:
+        """Logits of x[row] with the columns of columns[choice] taken from the partner, in bounded parts."""
+        found = np.empty(len(row))
+        for start in range(0, len(row), CALL_ROWS):
+            part = slice(start, start + CALL_ROWS)
+            here = row[part]
+            found[part] = self.logits(np.where(columns[choice[part]], self.partner[here], self.x[here]))
+        return found
+
+
+def pair_strength(logits: Logits, ids: NDArray[np.int32], layout: Layout, rows: int = 512, seed: int = 0) -> Floats:
     """How much two fields act together, for any model: ids (n, C) -> (F, F), symmetric, zero diagonal.
 
     Entry (i, j) is the root mean square, over sampled rows x and a partner row for each, of the mixed second
@@ -31,25 +68,12 @@ def pair_strength(
            [2., 0., 0.],
            [0., 0., 0.]])
     """
-    fields = layout.fields
-    strength = np.zeros((fields, fields))
-    if len(ids) < 2 or fields < 2:
+    strength = np.zeros((layout.fields, layout.fields))
+    if len(ids) < 2 or layout.fields < 2:
         return strength
     x, partner = _sample(ids, rows, seed)
-    # belongs[f, c]: column c is one of field f's; a set field has several.
-    belongs = np.array(layout.column_fields) == np.arange(fields)[:, None]
-    differs = (x != partner) @ belongs.T
-    first, second = np.triu_indices(fields, k=1)
-    both = belongs[first] | belongs[second]
-
-    plain = _call(logits, x)
-    single = np.tile(plain[:, None], fields)
-    row, field = np.nonzero(differs)
-    single[row, field] = _swapped(logits, x, partner, row, belongs, field)
-    # Where the partner agrees in either field, the difference is 0 without asking the model.
-    row, pair = np.nonzero(differs[:, first] & differs[:, second])
-    double = _swapped(logits, x, partner, row, both, pair)
-    mixed = plain[row] - single[row, first[pair]] - single[row, second[pair]] + double
+    first, second = np.triu_indices(layout.fields, k=1)
+    mixed, pair = Swaps(logits, x, partner, layout).mixed(first, second)
     squares = np.bincount(pair, weights=mixed**2, minlength=len(first))
     strength[first, second] = np.sqrt(squares / len(x))
     return strength + strength.T
@@ -61,23 +85,3 @@ def _sample(ids: NDArray[np.int32], rows: int, seed: int) -> tuple[NDArray[np.in
     chosen = rng.choice(len(ids), min(rows, len(ids)), replace=False)
     others = (chosen + rng.integers(1, len(ids), len(chosen))) % len(ids)
     return np.asarray(ids[chosen]), np.asarray(ids[others])
-
-
-def _swapped(
-    logits: Logits,
-    x: NDArray[np.int32],
-    partner: NDArray[np.int32],
-    row: NDArray[np.intp],
-    columns: NDArray[np.bool_],
-    choice: NDArray[np.intp],
-) -> NDArray[np.float64]:
-    """Logits of x[row] with the columns of columns[choice] taken from the partner, in bounded parts."""
-    found = np.empty(len(row))
-    for start in range(0, len(row), CALL_ROWS):
-        part = slice(start, start + CALL_ROWS)
-        found[part] = _call(logits, np.where(columns[choice[part]], partner[row[part]], x[row[part]]))
-    return found
-
-
-def _call(logits: Logits, ids: NDArray[np.int32]) -> NDArray[np.float64]:
-    return np.asarray(logits(ids), dtype=np.float64)

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldwise.bundle.predictor import Predictor
-from fieldwise.bundle.scoring import score
 from fieldwise.config.errors import BundleError, DataError
 from fieldwise.config.files import whole_folder
 from fieldwise.data.dataset import Dataset
@@ -66,7 +65,7 @@ def explain(predictor: Predictor, rows: Path | None = None, strength_rows: int =
         if pair_maps.pair_part(model) is not None:
             maps["weighted"] = pair_maps.mean_map(model, layout, pair_maps.counts_of(known.ids, layout))
             maps["variance"] = pair_maps.variance_map(model, known.ids, layout)
-        maps["strength"] = pair_strength(lambda ids: score(model, ids), known.ids, layout, strength_rows)
+        maps["strength"] = pair_strength(predictor.bundle.logits, known.ids, layout, strength_rows)
     drawn = {name: found for name, found in maps.items() if found is not None}
     if not drawn:
         raise DataError(f"{predictor.bundle.config.model} has no products of vectors to show; give --rows FILE")
@@ -141,7 +140,7 @@ def costs(predictor: Predictor, rows: Rows, ranked: Sequence[dict[str, Any]], na
     labels = rows.labels
 
     def area(ids: NDArray[np.int32]) -> float:
-        return metrics.auc(labels, score(model, ids))
+        return metrics.auc(labels, predictor.bundle.logits(ids))
 
     whole = area(rows.ids)
     shuffled = np.random.default_rng(0).permutation(len(rows.ids))

@@ -224,7 +224,7 @@ def test_a_column_of_the_blend_is_a_column_of_a_member(runs, tmp_path):
     assert predictor.schema.columns == ["user", "tags", "day", "price"]
     early, late = (rows.slice(0, 9).set_column(4, "day", pa.array([day] * 9)) for day in ("0", "99"))
     logits = 0.5 * raw_logits(tmp_path / "lr", late) + 0.5 * raw_logits(runs.fm, late)
-    expected = predictor.calibration.probabilities(logits)
+    expected = predictor.bundle.calibration.probabilities(logits)
     np.testing.assert_allclose(predictor.predict(late), expected, rtol=0, atol=1e-12)
     assert len(predictor.predict(early)) == 9
 
