@@ -131,7 +131,7 @@ class Blend(Generic[M]):
         return np.stack([member.logits(ids) for member in self.members])
 
     def logits(self, ids: NDArray[np.int32]) -> NDArray[np.float64]:
-        return self.weighted(self.each(ids))
+        return self.weighted(member.logits(ids) for member in self.members)
 
     def weighted(self, each: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:
         """The members' corrected logits, (n,) each -> the blend's (n,)."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,12 +96,17 @@ def missing_row(layout: Layout) -> NDArray[np.int32]:
     return found
 
 
-def occluded(
-    logits: Logits, ids: NDArray[np.int32], blank: NDArray[np.int32], layout: Layout, names: Sequence[str]
-) -> Terms:
-    """Terms of a row (1, C) by leaving fields out, which then have the ids of `blank` (1, C); pairs among the fields
-    that matter most. The bias is the logit without any field."""
-    swaps = Swaps(logits, ids, blank, layout)
+class Scored(NamedTuple):
+    """A row's ids (1, C) and logit (1,)."""
+
+    ids: NDArray[np.int32]
+    logit: NDArray[Any]
+
+
+def occluded(logits: Logits, row: Scored, blank: Scored, layout: Layout, names: Sequence[str]) -> Terms:
+    """Terms of a row by leaving fields out, which then have the ids of `blank`, the row without any field, whose logit
+    is the bias; pairs are among the fields that matter most."""
+    swaps = Swaps(logits, row.ids, row.logit, blank.ids, layout)
     lost = swaps.plain[0] - swaps.single[0]
     most = np.sort(np.argsort(-np.abs(lost), kind="stable")[:MOST_OCCLUDED])
     first, second = (most[places] for places in np.triu_indices(len(most), k=1))
@@ -109,4 +114,4 @@ def occluded(
     mixed, pair = swaps.mixed(first, second)
     together[pair] = mixed
     by_pair = {(names[i], names[j]): float(term) for i, j, term in zip(first, second, together, strict=True)}
-    return Terms(float(logits(blank)[0]), dict(zip(names, lost.tolist(), strict=True)), by_pair)
+    return Terms(float(blank.logit[0]), dict(zip(names, lost.tolist(), strict=True)), by_pair)

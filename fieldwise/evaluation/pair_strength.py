@@ -24,15 +24,22 @@ CALL_ROWS = 16384
 
 
 class Swaps:
-    """Rows x (n, C) with a partner (n, C) each: `plain` are their logits (n,), `single` (n, F) those with one field of
-    the partner's. Where the partner agrees, nothing changes, and the model is not asked."""
+    """Rows x (n, C) of known logits `plain` (n,), with a partner (n, C) each; `single` (n, F) are the logits with one
+    field of the partner's. Where the partner agrees, nothing changes, and the model is not asked."""
 
-    def __init__(self, logits: Logits, x: NDArray[np.int32], partner: NDArray[np.int32], layout: Layout) -> None:
+    def __init__(
+        self,
+        logits: Logits,
+        x: NDArray[np.int32],
+        plain: NDArray[Any],
+        partner: NDArray[np.int32],
+        layout: Layout,
+    ) -> None:
         self.logits, self.x, self.partner = logits, x, partner
         # belongs[f, c]: column c is one of field f's; a set field has several.
         self.belongs = np.array(layout.column_fields) == np.arange(layout.fields)[:, None]
         self.differs = (x != partner) @ self.belongs.T
-        self.plain = np.asarray(logits(x), dtype=np.float64)
+        self.plain = np.asarray(plain, dtype=np.float64)
         self.single = np.tile(self.plain[:, None], layout.fields)
         row, field = np.nonzero(self.differs)
         self.single[row, field] = self._swapped(row, self.belongs, field)
@@ -73,7 +80,7 @@ def pair_strength(logits: Logits, ids: NDArray[np.int32], layout: Layout, rows: 
         return strength
     x, partner = _sample(ids, rows, seed)
     first, second = np.triu_indices(layout.fields, k=1)
-    mixed, pair = Swaps(logits, x, partner, layout).mixed(first, second)
+    mixed, pair = Swaps(logits, x, logits(x), partner, layout).mixed(first, second)
     squares = np.bincount(pair, weights=mixed**2, minlength=len(first))
     strength[first, second] = np.sqrt(squares / len(x))
     return strength + strength.T

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from fieldwise.evaluation.contributions import (
     EXACT,
     OCCLUSION,
     Explanation,
+    Scored,
     Terms,
     exact_terms,
     largest_first,
@@ -151,14 +152,16 @@ class Engine:
                 else:
                     own = coder.ids(column, count) if rows else coder.ids(once, 1)
             logits = split(shared, own) if split else member.model.logits(own)
-            each.append(np.broadcast_to(member.corrected(logits), count))
-        return self.bundle.blend.weighted(each)
+            each.append(member.corrected(logits))
+        # Where no candidate has a column of its own, all of them are the same row.
+        return self.bundle.blend.weighted(each) + np.zeros(count)
 
     def explain(self, row: Row) -> Explanation:
         """What each field and each pair of fields add to the row's logit, the largest first."""
         self.check(row)
         ids = self._ids(column_of([row]), 1)
-        logit, terms = self.bundle.logits(ids), self._terms(ids)
+        logit = self.bundle.logits(ids)
+        terms = self._terms(Scored(ids, logit))
         values: dict[str, str] = {}
         for coder, (_, columns) in zip(self.coders, parts_of(self.bundle.encoder), strict=True):
             values = coder.words(row, ids[0, columns]) | values
@@ -202,16 +205,21 @@ class Engine:
         with self._lock:
             return join(self.bundle.encoder, [coder.ids(column, rows) for coder in self.coders])
 
-    def _terms(self, ids: NDArray[np.int32]) -> Terms:
-        """Why a row (1, C) has its logit."""
+    @cached_property
+    def _blank(self) -> Scored:
+        """The row without any field."""
+        ids = join(self.bundle.encoder, [missing_row(coder.layout) for coder in self.coders])
+        return Scored(ids, self.bundle.logits(ids))
+
+    def _terms(self, row: Scored) -> Terms:
+        """Why a row has its logit."""
         if not self._exact:
-            blank = join(self.bundle.encoder, [missing_row(coder.layout) for coder in self.coders])
-            return occluded(self.bundle.logits, ids, blank, self._layout, self.bundle.encoder.names)
+            return occluded(self.bundle.logits, row, self._blank, self._layout, self.bundle.encoder.names)
         blend = self.bundle.blend
         parts = []
         for member, weight in zip(blend.members, blend.weights.tolist(), strict=True):
             assert isinstance(member.model, NetworkScorer)
-            bias, fields, pairs = member.model.terms(member.own(ids))
+            bias, fields, pairs = member.model.terms(member.own(row.ids))
             parts.append((weight, exact_terms(member.encoder.names, bias + member.offset, fields, pairs)))
         return weighted(parts, blend.shift)
 
