@@ -300,6 +300,25 @@ def test_a_damaged_member_is_refused_with_its_path(blended, runs, tmp_path, caps
         bundle.load(copy)
 
 
+def test_a_row_alone_has_the_logit_that_it_has_among_others():
+    """Numpy adds eight numbers or more in another order where there is only one row."""
+    random = np.random.default_rng(0)
+    joint = Blend([None] * 12)
+    joint.weights = random.random(12)
+    each = random.normal(size=(12, 300))
+    alone = [joint.weighted(each[:, [row]])[0] for row in range(300)]
+    assert joint.weighted(each).tolist() == alone
+
+
+def test_a_blend_as_a_member_is_refused(blended, tmp_path):
+    shutil.copytree(blended / "bundle", tmp_path / "outer")
+    shutil.rmtree(tmp_path / "outer" / "members" / "0")
+    shutil.copytree(blended / "bundle", tmp_path / "outer" / "members" / "0")
+    bundle._seal(tmp_path / "outer")
+    with pytest.raises(BundleError, match=r"members of a blend are single models, found a blend among them \(.*outer"):
+        bundle.load(tmp_path / "outer")
+
+
 def test_weights_that_do_not_fit_the_members_are_refused(tmp_path):
     (tmp_path / "blend.json").write_text('{"weights": [1, 2], "shift": 0}')
     with pytest.raises(BundleError, match="a weight for each member, found 1 members"):
