@@ -414,7 +414,7 @@ def test_a_kill_leaves_nothing_half_written(runs, tmp_path, last):
     code = f"""
 import os
 from pathlib import Path
-from fieldwise.blend import blend
+from fieldwise.train.blend import blend
 write = Path.write_text
 def dying(path, *rest, **more):
     write(path, *rest, **more)
