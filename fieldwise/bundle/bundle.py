@@ -5,21 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 
 import fieldwise
 from fieldwise.bundle.calibration import Calibration
-from fieldwise.bundle.members import Blend, JoinedEncoder, JoinedSchema, M, Member, parts_of
+from fieldwise.bundle.members import Blend, JoinedEncoder, JoinedSchema, M, Member, blend_weights, parts_of
 from fieldwise.bundle.scoring import Saved, Trained, score
-from fieldwise.config.errors import BundleError
+from fieldwise.config.documents import read_json, read_toml
+from fieldwise.config.errors import BundleError, FieldwiseError
 from fieldwise.config.files import whole_folder
 from fieldwise.config.settings import Config, config_from
 from fieldwise.data.encode.encoder import Encoder
@@ -32,6 +32,16 @@ if TYPE_CHECKING:
 FORMAT = 1
 # Where the members of a blend lie in its bundle.
 MEMBERS = "members"
+# The files that are read of a bundle, beside those of its encoder.
+OWN = (
+    "config.toml",
+    "schema.toml",
+    "calibration.json",
+    "metrics.json",
+    "blend.json",
+    "weights.safetensors",
+    "trees.ubj",
+)
 
 
 @dataclass(frozen=True)
@@ -159,23 +169,18 @@ def opened(folder: Path, model_of: Callable[[Path, Config, Layout], M], encoders
     members: tuple[Opened[M], ...] = ()
     schema: Schema
     encoder: Encoder | JoinedEncoder
-    try:
-        config = config_from(tomllib.loads((folder / "config.toml").read_text(encoding="utf-8")), str(folder))
+    with read_with_care(folder):
+        config = load_config(folder)
         if (folder / Blend.file).is_file():
-            folders = [checked(folder / name) for name in member_names(len(config.options["members"]))]
-            members = tuple(opened(own, model_of, encoders) for own in folders)
-            if any(member.members for member in members):
-                raise BundleError(f"the members of a blend are single models, found a blend among them ({folder})")
+            members = tuple(opened(checked(member), model_of, encoders) for member in member_folders(folder))
             schema, encoder, blend = joined(members)
             blend.load(folder / Blend.file)
         else:
             schema = Schema.load(folder / "schema.toml")
             own = encoder = _encoder(folder, schema, encoders)
             blend = Blend([Member(model_of(folder, config, own.layout), own, slice(None))])
-    except (OSError, tomllib.TOMLDecodeError, SafetensorError, RuntimeError, KeyError) as error:
-        raise BundleError(f"the bundle is damaged: {str(error).splitlines()[0]} ({folder})") from None
-    calibration = Calibration.from_json(read_json(folder / "calibration.json"))
-    return Opened(folder, config, schema, encoder, blend, calibration, read_json(folder / "metrics.json"), members)
+    facts = read_json(folder / "metrics.json")
+    return Opened(folder, config, schema, encoder, blend, load_calibration(folder), facts, members)
 
 
 def _trained(folder: Path, config: Config, layout: Layout) -> Trained:
@@ -187,11 +192,47 @@ def _trained(folder: Path, config: Config, layout: Layout) -> Trained:
 
 def _encoder(folder: Path, schema: Schema, known: dict[Digests, Encoder]) -> Encoder:
     """The encoder of a bundle folder, or a known one of the same files."""
-    files = read_json(folder / "bundle.json")["files"]
+    files = digests(folder)
     key = tuple((name, files[name]) for name in sorted(files) if name == "schema.toml" or name.startswith("encoder/"))
     if key not in known:
         known[key] = Encoder.load(folder / "encoder", schema)
     return known[key]
+
+
+@contextmanager
+def read_with_care(folder: Path) -> Iterator[None]:
+    """Whatever a library says of a bundle's files, in one line: they may be a stranger's, and hold anything."""
+    try:
+        yield
+    except BundleError:
+        raise
+    except FieldwiseError as error:
+        raise BundleError(f"{error} ({folder})") from error
+    except Exception as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0][:300]
+        raise BundleError(f"the bundle is damaged: {reason} ({folder})") from error
+
+
+def load_config(folder: Path) -> Config:
+    """The config of a bundle folder."""
+    return config_from(read_toml(folder / "config.toml"), str(folder))
+
+
+def load_calibration(folder: Path) -> Calibration:
+    """The calibration of a bundle folder."""
+    try:
+        return Calibration.from_json(read_json(folder / "calibration.json"))
+    except ValueError as error:
+        raise BundleError(f"the calibration is damaged: {error} ({folder})") from None
+
+
+def member_folders(folder: Path) -> list[Path]:
+    """The folders of a blend's members, one for each weight."""
+    found = [folder / name for name in member_names(len(blend_weights(folder / Blend.file)[0]))]
+    for member in found:
+        if (member / Blend.file).is_file():
+            raise BundleError(f"a member of a blend is a model, found a blend ({member})")
+    return found
 
 
 def member_names(count: int) -> list[str]:
@@ -223,18 +264,33 @@ def load_encoder(path: Path) -> Encoder:
 def checked(path: Path) -> Path:
     """The bundle folder of a run or a bundle, every file of it whole."""
     folder = locate(path)
-    facts = read_json(folder / "bundle.json")
-    if facts.get("format") != FORMAT:
-        found = facts.get("format")
-        raise BundleError(
-            f"expected a bundle of format {FORMAT}, found {found}; use the version that wrote it ({folder})"
-        )
-    for name, digest in facts.get("files", {}).items():
+    for name, digest in digests(folder).items():
         file = folder / name
         if not file.is_file() or digest_of(file) != digest:
             state = "changed or cut off" if file.is_file() else "missing"
             raise BundleError(f"the bundle's {name} is {state}; write it again or copy it anew ({folder})")
     return folder
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """What bundle.json says that each file of the folder is; none of them lies outside, and none is left out."""
+    facts = read_json(folder / "bundle.json")
+    found = facts.get("format")
+    if found != FORMAT:
+        way_out = "use the version that wrote it"
+        raise BundleError(f"expected a bundle of format {FORMAT}, found {str(found)[:40]}; {way_out} ({folder})")
+    files = facts.get("files", {})
+    if not isinstance(files, dict) or not all(isinstance(digest, str) for digest in files.values()):
+        raise BundleError(f"expected a digest of each file in bundle.json, found another form ({folder})")
+    for name in files:
+        parts = PurePosixPath(name).parts
+        if not parts or parts[0] == "/" or ".." in parts or not name.isprintable():
+            raise BundleError(f"a bundle's files lie in its folder, found {name[:100]!r} in bundle.json ({folder})")
+    encoder = (file for file in (folder / "encoder").glob("*") if file.is_file())
+    for file in (*(folder / name for name in OWN), *encoder):
+        if file.is_file() and file.relative_to(folder).as_posix() not in files:
+            raise BundleError(f"bundle.json has no digest of {file.relative_to(folder)}; write it again ({folder})")
+    return files
 
 
 def build_model(config: Config, layout: Layout) -> Model | Trees:
@@ -264,13 +320,3 @@ def digest_of(path: Path) -> str:
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
     path.write_text(json.dumps(values, indent=1), encoding="utf-8")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BundleError(f"cannot read {path.name}: {error} ({path.parent})") from None
-    if not isinstance(values, dict):
-        raise BundleError(f"expected an object in {path.name}, found a {type(values).__name__} ({path.parent})")
-    return values

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldwise.config.errors import BundleError, ConfigError
+from fieldwise.config.errors import ConfigError
 from fieldwise.data.dataset import Part
 from fieldwise.data.encode.tabular import Features, load_xgboost
+from fieldwise.data.encode.tree_file import load_booster
 from fieldwise.data.schema import Layout
 
 # The least value of each option that has one.
@@ -134,8 +135,4 @@ class Trees:
         self.booster.save_model(path)
 
     def load(self, path: Path) -> None:
-        self.booster = self.xgboost.Booster({"nthread": self.settings["nthread"]})
-        try:
-            self.booster.load_model(path)
-        except self.xgboost.core.XGBoostError as error:
-            raise BundleError(f"the trees are damaged: {str(error).splitlines()[0]} ({path})") from None
+        self.booster = load_booster(path, self.features, "model gbdt", {"nthread": self.settings["nthread"]})

@@ -69,7 +69,10 @@ class Engine:
 
         A network that was not exported yet is exported into its bundle on first load, which needs torch once.
         """
-        return cls(bundle.opened(bundle.checked(Path(path)), partial(open_model, threads=threads), {}))
+        folder = bundle.checked(Path(path))
+        opened = bundle.opened(folder, partial(open_model, threads=threads), {})
+        with bundle.read_with_care(folder):
+            return cls(opened)
 
     def search(self, field: str, prefix: str = "", limit: int = 20) -> list[str]:
         """Known values of a field that start with a prefix, whatever its case, the most frequent first."""

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldwise.bundle import bundle
 from fieldwise.bundle.scoring import Scorer, in_batches
+from fieldwise.config.documents import read_json
 from fieldwise.config.errors import ConfigError
 from fieldwise.config.options import arguments
 from fieldwise.config.settings import Config
@@ -50,9 +50,10 @@ class Served(Scorer, Protocol):
 class NetworkScorer:
     """A network, whose sessions all read the same tables."""
 
-    def __init__(self, folder: Path, threads: int = 1) -> None:
+    def __init__(self, folder: Path, layout: Layout, threads: int = 1) -> None:
         self.network, self.threads = plain_parts.load(folder), threads
-        self.tables = str(bundle.read_json(folder / FACTS)["tables"])
+        network.check(self.network, layout)
+        self.tables = str(read_json(folder / FACTS)["tables"])
         self._arrays = network.tables_of(self.network)
         self.exact = network.is_exact(self.network)
         found = [part.kind for _, part in self.network.walk() if part.kind in WHOLE]
@@ -146,7 +147,7 @@ class TreeScorer:
 def open_model(folder: Path, config: Config, layout: Layout, threads: int) -> Served:
     """The model of a checked bundle folder; a network that was not exported yet is exported first."""
     if not (folder / Trees.file).is_file():
-        return NetworkScorer(network_folder(folder), threads)
+        return NetworkScorer(network_folder(folder), layout, threads)
     trees = gbdt(layout, **arguments(gbdt, {**config.options, "threads": threads}))
     trees.load(folder / Trees.file)
     return TreeScorer(trees)

@@ -9,7 +9,7 @@ from tests.parts.interpreter import in_interpreter
 
 @pytest.mark.parametrize("kind", ["dnn", "fm", "ffm", "afm", "afm without projection", "pin", "kfm"])
 def test_scores(kind):
-    in_interpreter("tests.kernels.test_triton_scores", "check", kind)
+    in_interpreter(__name__, "check", kind)
 
 
 def check(kind):

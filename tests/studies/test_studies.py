@@ -33,7 +33,7 @@ from fieldwise.studies import (
     fig20,
     history,
     kernels,
-    norms,
+    layer_norm,
     one_gradient,
     parity,
     registry,
@@ -391,10 +391,10 @@ def test_stability_counts_what_diverged_first():
         )
 
     calm = {"none": [None, 0.7], "layer": [0.70, 0.72], "fused": [0.72, 0.73], "fused-per-pair": [0.7, 0.7]}
-    assert [verdict.passed for verdict in norms.claims(rows(calm))] == [True, True, True]
+    assert [verdict.passed for verdict in layer_norm.claims(rows(calm))] == [True, True, True]
     wild = calm | {"fused": [0.6, 0.73]}
-    assert [verdict.passed for verdict in norms.claims(rows(wild))] == [False, True, False]
-    assert [case.settings["model.subnet_norm"] for case in norms.plan(Setup()).cases] == list(norms.NORMS)
+    assert [verdict.passed for verdict in layer_norm.claims(rows(wild))] == [False, True, False]
+    assert [case.settings["model.subnet_norm"] for case in layer_norm.plan(Setup()).cases] == list(layer_norm.NORMS)
 
 
 def test_kernels_and_seeds_can_fail():

@@ -61,13 +61,24 @@ class Features:
     @property
     def kinds(self) -> list[str]:
         """XGBoost's types of the features: c for categories, q for quantities, i for indicators."""
-        kinds = []
+        return [kind for kind, _ in self._described]
+
+    @property
+    def categories_of(self) -> list[int]:
+        """How many categories each feature has; 0 for quantities and indicators."""
+        return [size if kind == "c" else 0 for kind, size in self._described]
+
+    @property
+    def _described(self) -> list[tuple[str, int]]:
+        """The type of each feature, and how many ids its field has."""
+        found = []
         for field, size in enumerate(self.layout.first_sizes or self.layout.sizes):
             if field not in self.layout.ordered and self.layout.widths[field] > 1:
-                kinds += ["q"] + ["i"] * self._members(field)
+                found += [("q", size)] + [("i", size)] * self._members(field)
             else:
-                kinds.append("q" if field in self.layout.ordered or size > self.categories else "c")
-        return kinds
+                kind = "q" if field in self.layout.ordered or size > self.categories else "c"
+                found.append((kind, size))
+        return found
 
     def _members(self, field: int) -> int:
         return min(self.members, (self.layout.first_sizes or self.layout.sizes)[field])

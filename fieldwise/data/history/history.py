@@ -24,12 +24,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from fieldwise.config.documents import number, parsed
 from fieldwise.config.errors import BundleError, DataError
 from fieldwise.data.history.counts import Counts, Events, Floats, Keys
 from fieldwise.data.kinds.buckets import fine_ids, spread
@@ -188,13 +190,28 @@ class History:
     def load(cls, folder: Path, settings: HistorySettings) -> History:
         history = cls(settings)
         try:
-            state = json.loads((folder / FILES[0]).read_text(encoding="utf-8"))
-            history.end, history.added = float(state["end"]), int(state["added"])
+            state = parsed(folder / FILES[0])
+            history.end, history.added = number(state, "end"), int(number(state, "added"))
             more = history.counts.load(folder / FILES[1])
-            history.waiting = Events(*(more[f"waiting_{name}"] for name in ("keys", "labels", "times")))
-        except (OSError, ValueError, KeyError, EOFError) as error:
-            raise BundleError(f"the history is damaged: {str(error).splitlines()[0]} ({folder})") from None
+            waiting = [more[f"waiting_{name}"] for name in ("keys", "labels", "times")]
+            _check_waiting(waiting, len(settings.keys) + 1, history.added)
+            history.waiting = Events(*waiting)
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+            raise BundleError(f"the history is damaged: {str(error).splitlines()[0][:300]} ({folder})") from None
         return history
+
+
+def _check_waiting(waiting: Sequence[NDArray[Any]], width: int, added: int) -> None:
+    """Refuses events that the compiled loops would read beyond their ends."""
+    keys, labels, times = waiting
+    rows = len(keys)
+    shapes = keys.shape == (rows, width) and labels.shape == times.shape == (rows,)
+    if not shapes or keys.dtype != np.uint64 or labels.dtype.kind not in "biuf" or times.dtype != np.float64:
+        raise ValueError(f"events that wait have {width} keys, a label and a time each")
+    if not (np.isfinite(labels).all() and np.isfinite(times).all()) or (times[1:] < times[:-1]).any():
+        raise ValueError("events that wait have finite labels, and finite times in their order")
+    if not 0 <= added <= rows:
+        raise ValueError(f"of {rows} events that wait as many were added at most, found {added}")
 
 
 def lifts(found: Floats, strength: float) -> Floats:
