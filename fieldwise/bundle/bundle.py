@@ -170,7 +170,7 @@ def opened(folder: Path, model_of: Callable[[Path, Config, Layout], M], encoders
     schema: Schema
     encoder: Encoder | JoinedEncoder
     with read_with_care(folder):
-        config = load_config(folder)
+        config = config_from(read_toml(folder / "config.toml"), str(folder))
         if (folder / Blend.file).is_file():
             members = tuple(opened(checked(member), model_of, encoders) for member in member_folders(folder))
             schema, encoder, blend = joined(members)
@@ -180,7 +180,7 @@ def opened(folder: Path, model_of: Callable[[Path, Config, Layout], M], encoders
             own = encoder = _encoder(folder, schema, encoders)
             blend = Blend([Member(model_of(folder, config, own.layout), own, slice(None))])
     facts = read_json(folder / "metrics.json")
-    return Opened(folder, config, schema, encoder, blend, load_calibration(folder), facts, members)
+    return Opened(folder, config, schema, encoder, blend, _calibration(folder), facts, members)
 
 
 def _trained(folder: Path, config: Config, layout: Layout) -> Trained:
@@ -213,12 +213,7 @@ def read_with_care(folder: Path) -> Iterator[None]:
         raise BundleError(f"the bundle is damaged: {reason} ({folder})") from error
 
 
-def load_config(folder: Path) -> Config:
-    """The config of a bundle folder."""
-    return config_from(read_toml(folder / "config.toml"), str(folder))
-
-
-def load_calibration(folder: Path) -> Calibration:
+def _calibration(folder: Path) -> Calibration:
     """The calibration of a bundle folder."""
     try:
         return Calibration.from_json(read_json(folder / "calibration.json"))
