@@ -138,7 +138,7 @@ class Blend(Generic[M]):
         """The members' corrected logits, (n,) each -> the blend's (n,)."""
         # One member after the other: numpy sums many of them in another order where there is only one row, and a row's
         # logit must not depend on its neighbours.
-        total: Any = sum(weight * own for weight, own in zip(self.weights, each, strict=True))
+        total: Any = sum(weight * own for weight, own in zip(self.weights.tolist(), each, strict=True))
         return np.asarray(total + self.shift)
 
     @property

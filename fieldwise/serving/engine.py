@@ -155,9 +155,8 @@ class Engine:
                 else:
                     own = coder.ids(column, count) if rows else coder.ids(once, 1)
             logits = split(shared, own) if split else member.model.logits(own)
-            each.append(member.corrected(logits))
-        # Where no candidate has a column of its own, all of them are the same row.
-        return self.bundle.blend.weighted(each) + np.zeros(count)
+            each.append(member.corrected(logits if rows else np.repeat(logits, count)))
+        return self.bundle.blend.weighted(each)
 
     def explain(self, row: Row) -> Explanation:
         """What each field and each pair of fields add to the row's logit, the largest first."""
