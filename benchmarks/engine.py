@@ -59,7 +59,7 @@ def report(engine: Engine, rows: list[dict[str, Any]], arguments: argparse.Names
     own = columns[arguments.context :]
     candidates = [{name: row.get(name) for name in own} for row in rows[: arguments.candidates]]
     whole = [{**context, **candidate} for candidate in candidates]
-    coder, scorer = engine.coders[0], engine.members[0].scorer
+    coder, scorer = engine.coders[0], engine.bundle.model
     ids, many = (coder.ids(column_of(some), len(some)) for some in (rows[:1], whole))
     ways: dict[str, Callable[[], Any]] = {
         "encode 1 row": lambda: coder.ids(column_of(rows[:1]), 1),

@@ -5,16 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
+
+import numpy as np
+from numpy.typing import NDArray
 
 import fieldwise
 from fieldwise.bundle.calibration import Calibration
-from fieldwise.bundle.members import Blend, JoinedEncoder, JoinedSchema, Member, blend_weights
-from fieldwise.bundle.scoring import Saved, Scorer
+from fieldwise.bundle.members import Blend, JoinedEncoder, JoinedSchema, M, Member, blend_weights, parts_of
+from fieldwise.bundle.scoring import Saved, Trained, score
 from fieldwise.config.documents import read_json, read_toml
 from fieldwise.config.errors import BundleError, FieldwiseError
 from fieldwise.config.files import whole_folder
@@ -42,17 +45,33 @@ OWN = (
 
 
 @dataclass(frozen=True)
-class Bundle:
-    """What a bundle folder holds, opened; that of a blend has the bundles of its members in `members`."""
+class Opened(Generic[M]):
+    """What a bundle folder holds, opened; that of a blend has the bundles of its members in `members`.
+
+    `blend` weighs the members' models, or is of the only model alone. What scores the rows is the opener's choice:
+    torch and XGBoost (`load`), or ONNX Runtime in a server. From ids on, all of them go the same way.
+    """
 
     path: Path
     config: Config
     schema: Schema
     encoder: Encoder | JoinedEncoder
-    model: Scorer
+    blend: Blend[M]
     calibration: Calibration
     metrics: dict[str, Any]
-    members: tuple[Bundle, ...] = ()
+    members: tuple[Opened[M], ...] = ()
+
+    @property
+    def model(self) -> M | Blend[M]:
+        return self.blend if self.members else self.blend.members[0].model
+
+    def logits(self, ids: NDArray[np.int32]) -> NDArray[np.floating[Any]]:
+        """Encoded rows (n, C) -> logits (n,)."""
+        return score(self.model, ids)
+
+    def probabilities(self, ids: NDArray[np.int32]) -> NDArray[np.float64]:
+        """Encoded rows (n, C) -> calibrated probabilities (n,)."""
+        return self.calibration.probabilities(self.logits(ids))
 
     @property
     def own_encoder(self) -> Encoder:
@@ -70,6 +89,12 @@ class Bundle:
         # Some of what makes ids is in the schema alone, such as the number of hash buckets.
         ours, theirs = ((s.fields, s.history) for s in (self.schema, Schema.load(folder / "schema.toml")))
         return ours == theirs and _contents(self.path / "encoder") == _contents(folder / "encoder")
+
+
+# A bundle whose model can be written, moved to a device and trained on.
+Bundle = Opened[Trained]
+# Names and digests of the files that make an encoder.
+Digests = tuple[tuple[str, str], ...]
 
 
 def write(
@@ -136,22 +161,42 @@ def load(path: Path) -> Bundle:
     if "serving" in read_json(folder / "bundle.json"):
         way_out = "name the run or the bundle that it was exported from"
         raise BundleError(f"the folder was exported to serve from and has no weights for torch; {way_out} ({folder})")
-    members: tuple[Bundle, ...] = ()
+    return opened(folder, _trained, {})
+
+
+def opened(folder: Path, model_of: Callable[[Path, Config, Layout], M], encoders: dict[Digests, Encoder]) -> Opened[M]:
+    """A checked bundle folder, its models opened by `model_of`; members with the same files share an encoder."""
+    members: tuple[Opened[M], ...] = ()
     schema: Schema
     encoder: Encoder | JoinedEncoder
-    model: Scorer
     with read_with_care(folder):
-        config = load_config(folder)
+        config = config_from(read_toml(folder / "config.toml"), str(folder))
         if (folder / Blend.file).is_file():
-            members = tuple(load(member) for member in member_folders(folder))
-            schema, encoder, model = joined(members)
+            members = tuple(opened(checked(member), model_of, encoders) for member in member_folders(folder))
+            schema, encoder, blend = joined(members)
+            blend.load(folder / Blend.file)
         else:
             schema = Schema.load(folder / "schema.toml")
-            encoder = Encoder.load(folder / "encoder", schema)
-            model = build_model(config, encoder.layout)
-        model.load(folder / model.file)
+            own = encoder = _encoder(folder, schema, encoders)
+            blend = Blend([Member(model_of(folder, config, own.layout), own, slice(None))])
     facts = read_json(folder / "metrics.json")
-    return Bundle(folder, config, schema, encoder, model, load_calibration(folder), facts, members)
+    return Opened(folder, config, schema, encoder, blend, _calibration(folder), facts, members)
+
+
+def _trained(folder: Path, config: Config, layout: Layout) -> Trained:
+    """The model of a bundle folder as it was trained."""
+    model = build_model(config, layout)
+    model.load(folder / model.file)
+    return model
+
+
+def _encoder(folder: Path, schema: Schema, known: dict[Digests, Encoder]) -> Encoder:
+    """The encoder of a bundle folder, or a known one of the same files."""
+    files = digests(folder)
+    key = tuple((name, files[name]) for name in sorted(files) if name == "schema.toml" or name.startswith("encoder/"))
+    if key not in known:
+        known[key] = Encoder.load(folder / "encoder", schema)
+    return known[key]
 
 
 @contextmanager
@@ -168,12 +213,7 @@ def read_with_care(folder: Path) -> Iterator[None]:
         raise BundleError(f"the bundle is damaged: {reason} ({folder})") from error
 
 
-def load_config(folder: Path) -> Config:
-    """The config of a bundle folder."""
-    return config_from(read_toml(folder / "config.toml"), str(folder))
-
-
-def load_calibration(folder: Path) -> Calibration:
+def _calibration(folder: Path) -> Calibration:
     """The calibration of a bundle folder."""
     try:
         return Calibration.from_json(read_json(folder / "calibration.json"))
@@ -195,14 +235,14 @@ def member_names(count: int) -> list[str]:
     return [f"{MEMBERS}/{number}" for number in range(count)]
 
 
-def joined(members: Sequence[Bundle]) -> tuple[Schema, Encoder | JoinedEncoder, Blend]:
+def joined(members: Sequence[Opened[M]]) -> tuple[Schema, Encoder | JoinedEncoder, Blend[M]]:
     """Schema, encoder and plain blend of several models; members with the same encoder read the same ids."""
-    alike = [next(other for other in members if other.encoded(member.path)) for member in members]
+    alike = [next(o for o in members if o.encoder is own.encoder or o.encoded(own.path)) for own in members]
     encoders = list(dict.fromkeys(one.own_encoder for one in alike))
     encoder = JoinedEncoder(encoders) if len(encoders) > 1 else encoders[0]
-    columns = encoder.columns if isinstance(encoder, JoinedEncoder) else [slice(None)]
+    columns = dict(parts_of(encoder))
     parts = [
-        Member(member.model, columns[encoders.index(one.own_encoder)], member.calibration.offset)
+        Member(member.blend.members[0].model, one.own_encoder, columns[one.own_encoder], member.calibration.offset)
         for member, one in zip(members, alike, strict=True)
     ]
     return JoinedSchema.of([member.schema for member in members]), encoder, Blend(parts)

@@ -32,6 +32,8 @@ def update_history(
     if not models:
         way_out = "prepare with --history and train to have one"
         raise BundleError(f"the model has no history to bring up to date; {way_out} ({source})")
+    # Members may share one, which counts a row once.
+    encoders = dict.fromkeys(own.own_encoder for own in models)
     before = {own.path: own.own_encoder.history.end for own in models if own.own_encoder.history}
     rows = 0
     for chunk in chunks:
@@ -39,8 +41,8 @@ def update_history(
         if label not in chunk.column_names:
             raise DataError(f"updating needs the label column '{label}', found: {', '.join(chunk.column_names)}")
         labels = read_labels(chunk[label], label, rows)
-        for own in models:
-            follow(own.own_encoder, chunk, labels, rows)
+        for encoder in encoders:
+            follow(encoder, chunk, labels, rows)
         rows += len(chunk)
         progress("counting", rows)
     if not rows:

@@ -7,21 +7,24 @@ field that several have is one field of several columns.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fieldwise.bundle.scoring import Scorer
+from fieldwise.bundle.scoring import Scorer, Trained
 from fieldwise.config.documents import number, numbers, parsed
 from fieldwise.config.errors import BundleError
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.read.cells import Cells
 from fieldwise.data.schema import Field, Layout, Schema
+
+M = TypeVar("M", bound=Scorer)
+Columns = NDArray[np.int64] | slice
 
 
 @dataclass(frozen=True)
@@ -82,24 +85,45 @@ class JoinedIds:
         return self.encoder.join([ids[rows] for ids in self.ids])
 
 
-@dataclass(frozen=True)
-class Member:
-    """A model of a blend, the columns of the ids that it reads, and the offset that its logits need."""
+def parts_of(encoder: Encoder | JoinedEncoder) -> list[tuple[Encoder, Columns]]:
+    """Each encoder of a bundle, once, and the columns of its ids among the bundle's (n, C)."""
+    if isinstance(encoder, JoinedEncoder):
+        return list(zip(encoder.encoders, encoder.columns, strict=True))
+    return [(encoder, slice(None))]
 
-    model: Scorer
-    columns: NDArray[np.int64] | slice
-    offset: float
+
+def join(encoder: Encoder | JoinedEncoder, ids: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
+    """The ids of the same rows by each encoder of `parts_of` -> the bundle's (n, C)."""
+    return encoder.join(ids) if isinstance(encoder, JoinedEncoder) else ids[0]
+
+
+@dataclass(frozen=True)
+class Member(Generic[M]):
+    """A model of a blend, its encoder, the columns of the ids that it reads, and the offset that its logits need."""
+
+    model: M
+    encoder: Encoder
+    columns: Columns
+    offset: float = 0.0
+
+    def own(self, ids: NDArray[np.int32]) -> NDArray[np.int32]:
+        """The blend's ids (n, C) -> the member's."""
+        return np.ascontiguousarray(ids[:, self.columns])
+
+    def corrected(self, logits: NDArray[Any]) -> NDArray[np.float64]:
+        """The model's logits -> those among all rows, where it was trained on a share of the negatives."""
+        return logits.astype(np.float64) + self.offset
 
     def logits(self, ids: NDArray[np.int32]) -> NDArray[np.float64]:
-        return self.model.logits(np.ascontiguousarray(ids[:, self.columns])).astype(np.float64) + self.offset
+        return self.corrected(self.model.logits(self.own(ids)))
 
 
-class Blend:
+class Blend(Generic[M]):
     """Several models as one: logit = sum over members of weight * logit, plus a shift. Plain, it is their mean."""
 
     file = "blend.json"
 
-    def __init__(self, members: Sequence[Member]) -> None:
+    def __init__(self, members: Sequence[Member[M]]) -> None:
         self.members = members
         self.weights, self.shift = np.full(len(members), 1 / len(members)), 0.0
 
@@ -108,16 +132,21 @@ class Blend:
         return np.stack([member.logits(ids) for member in self.members])
 
     def logits(self, ids: NDArray[np.int32]) -> NDArray[np.float64]:
-        # Summed row by row, not as a matrix product: a row's logit must not depend on its neighbours.
-        total: NDArray[np.float64] = (self.weights[:, None] * self.each(ids)).sum(axis=0) + self.shift
-        return total
+        return self.weighted(member.logits(ids) for member in self.members)
+
+    def weighted(self, each: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:
+        """The members' corrected logits, (n,) each -> the blend's (n,)."""
+        # One member after the other: numpy sums many of them in another order where there is only one row, and a row's
+        # logit must not depend on its neighbours.
+        total: Any = sum(weight * own for weight, own in zip(self.weights.tolist(), each, strict=True))
+        return np.asarray(total + self.shift)
 
     @property
-    def size(self) -> int:
+    def size(self: Blend[Trained]) -> int:
         """What all members learnt, and the weights."""
         return sum(member.model.size for member in self.members) + len(self.members)
 
-    def to(self, device: Any) -> Blend:
+    def to(self: Blend[Trained], device: Any) -> Blend[Trained]:
         for member in self.members:
             member.model.to(device)
         return self

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +13,7 @@ from pyarrow import parquet
 
 from fieldwise.config.errors import BundleError
 from fieldwise.config.files import whole_file
+from fieldwise.data.dataset import Part
 
 FILE = "predictions.parquet"
 
@@ -54,17 +55,7 @@ class Predictions:
         return self.part == other.part and same_rows(self, other)
 
 
-class Labelled(Protocol):
-    """Rows with labels (n,) and, where they are weighted, weights (n,)."""
-
-    @property
-    def labels(self) -> NDArray[np.uint8]: ...
-
-    @property
-    def weights(self) -> NDArray[np.float32] | None: ...
-
-
-def same_rows(one: Labelled, other: Labelled) -> bool:
+def same_rows(one: Predictions | Part, other: Predictions | Part) -> bool:
     """Whether both are the same rows in the same order, as far as labels and weights tell."""
     pairs: list[tuple[Any, Any]] = [(one.labels, other.labels), (one.weights, other.weights)]
     return all(np.array_equal(ours, theirs) for ours, theirs in pairs)

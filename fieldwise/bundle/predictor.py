@@ -1,4 +1,7 @@
-"""Raw rows -> probabilities: the one path that evaluation, `predict`, the estimator and a server share."""
+"""Raw rows in tables and files -> probabilities: what `evaluate`, `predict` and the estimator stand on.
+
+From ids on, a server goes the same way: `Opened.probabilities` of bundle.py.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fieldwise.bundle import bundle
-from fieldwise.bundle.members import JoinedEncoder
-from fieldwise.bundle.scoring import device_of, score
+from fieldwise.bundle.members import join, parts_of
+from fieldwise.bundle.scoring import device_of
 from fieldwise.config.errors import BundleError, DataError
 from fieldwise.data.dataset import Dataset, Part
 from fieldwise.data.encode.encoder import Encoder
@@ -53,8 +56,8 @@ class Predictor:
 
     def __init__(self, opened: bundle.Bundle, device: str = "cpu") -> None:
         self.bundle = opened
-        self.encoder, self.calibration = opened.encoder, opened.calibration
-        self.model = opened.model.to(device_of(device))
+        self.encoder = opened.encoder
+        self.model: Any = opened.model.to(device_of(device))
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu") -> Predictor:
@@ -81,7 +84,7 @@ class Predictor:
 
     def probabilities(self, ids: NDArray[np.int32]) -> NDArray[np.float64]:
         """Encoded rows (n, C) -> calibrated probabilities (n,)."""
-        return self.calibration.probabilities(score(self.model, ids))
+        return self.bundle.probabilities(ids)
 
     def annotate(self, chunks: Iterator[pa.Table]) -> Iterator[pa.Table]:
         """Chunks of raw rows -> the same with a `probability` column behind the others."""
@@ -133,12 +136,11 @@ class Predictor:
 
     def _live(self, rows: pa.Table, labels: NDArray[np.uint8], passed: int) -> NDArray[np.int32]:
         """The ids of rows that the histories take in afterwards."""
-        encoders = self.encoder.encoders if isinstance(self.encoder, JoinedEncoder) else [self.encoder]
         ids = []
-        for encoder in encoders:
+        for encoder, _ in parts_of(self.encoder):
             timed = encoder.history is not None and encoder.history.settings.time
             ids.append(encoder.transform(rows, follow(encoder, rows, labels, passed) if timed else None))
-        return self.encoder.join(ids) if isinstance(self.encoder, JoinedEncoder) else ids[0]
+        return join(self.encoder, ids)
 
     def evaluate_prepared(self, folder: Path, part: str = "test", by: str = "") -> dict[str, Any]:
         """All metrics on a part of a prepared folder that has this bundle's encoder; `by` names a field."""

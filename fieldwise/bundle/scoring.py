@@ -1,4 +1,4 @@
-"""Encoded rows -> logits, in batches: what training's evaluation and the predictor share."""
+"""Encoded rows -> logits, in batches: what training's evaluation, the predictor and the server share."""
 
 from __future__ import annotations
 
@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 SCORE_ROWS, SCORE_IDS = 4096, 2_000_000
 
 
+class Scorer(Protocol):
+    """Whatever scores encoded rows: a network of torch or of ONNX Runtime, trees, a blend of any of them."""
+
+    def logits(self, ids: NDArray[np.int32]) -> NDArray[np.floating[Any]]:
+        """ids (n, C) -> logits (n,)."""
+
+
 class Saved(Protocol):
     """A model that can be written."""
 
@@ -29,14 +36,12 @@ class Saved(Protocol):
     def save(self, path: Path) -> None: ...
 
 
-class Scorer(Saved, Protocol):
-    """The face that networks and trees share: all that evaluation, bundles and the predictor know of a model."""
+class Trained(Scorer, Saved, Protocol):
+    """The face that networks of torch, trees and blends share: all that training and bundles know of a model."""
 
     @property
     def size(self) -> int:
         """How many numbers it learnt: a network's parameters, the leaves of trees."""
-
-    def logits(self, ids: NDArray[np.int32]) -> NDArray[np.floating[Any]]: ...
 
     def to(self, device: Any) -> Any: ...
 
@@ -97,4 +102,6 @@ def in_batches(
 ) -> NDArray[np.floating[Any]]:
     """What a function of ids (n, C) gives for all rows, its last axis: (n,) or (K, n); of wide rows few at a time."""
     rows = max(1, min(rows, SCORE_IDS // ids[:1].shape[1]))
+    if len(ids) <= rows:
+        return logits(np.array(ids[:]))
     return np.concatenate([logits(np.array(ids[first : first + rows])) for first in range(0, len(ids), rows)], axis=-1)

@@ -120,22 +120,22 @@ def explain(
     Example: `fieldwise explain runs/pin --rows log.csv --out explained`
     """
     from fieldwise.bundle.predictor import Predictor
-    from fieldwise.reporting import explanation, result_tables
+    from fieldwise.reporting import pair_report, result_tables
 
     with counting("explaining", json):
-        found = explanation.explain(Predictor.load(source), rows)
+        found = pair_report.explain(Predictor.load(source), rows)
         if folder:
-            explanation.write(found, folder, force)
+            pair_report.write(found, folder, force)
     if json:
         print_json(found | ({"folder": str(folder)} if folder else {}))
         return
     say(f"{found['model']}: {len(found['pairs'])} pairs of {len(found['fields'])} fields, by {found['ranked_by']}")
-    columns = [column for column in explanation.COLUMNS if column.key in found["maps"]]
+    columns = [column for column in pair_report.COLUMNS if column.key in found["maps"]]
     result_tables.show(out, columns, result_tables.lines(found["pairs"][:top], columns), "pair")
     for row in found.get("drop_pairs", ()):
         costs = f"{row['weakest']:+.4f} of AUC for the weakest, {row['strongest']:+.4f} for the strongest"
         say(f"without {row['pairs']} pairs ({row['share']:.0%}): {costs}")
-    for line in explanation.droppable(found):
+    for line in pair_report.droppable(found):
         say(line)
     if folder:
         say(f"maps and tables: {folder}")

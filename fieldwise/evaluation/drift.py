@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fieldwise.bundle.members import JoinedEncoder
+from fieldwise.bundle.members import JoinedEncoder, join, parts_of
 from fieldwise.bundle.predictor import Groups, Labelled, Predictor
 from fieldwise.config.errors import ConfigError, DataError
 from fieldwise.data.encode.encoder import Encoder
@@ -147,7 +147,7 @@ def _truth(rows: pa.Table, name: str) -> NDArray[np.float64]:
 
 def seen_names(encoder: Encoder | JoinedEncoder, names: Sequence[str]) -> list[str]:
     """The fields and history keys of which one can say whether training knew a row's value; checked."""
-    encoders = encoder.encoders if isinstance(encoder, JoinedEncoder) else [encoder]
+    encoders = [one for one, _ in parts_of(encoder)]
     fields = {f.name: f for one in encoders for f in one.schema.fields}
     able = [name for name, field in fields.items() if not field.always_known]
     keys = [key for one in encoders if one.history for key in one.history.settings.keys if key not in fields]
@@ -165,11 +165,11 @@ def seen_names(encoder: Encoder | JoinedEncoder, names: Sequence[str]) -> list[s
 
 def unseen(encoder: Encoder | JoinedEncoder, name: str, ids: NDArray[np.int32]) -> NDArray[np.bool_]:
     """Which rows (n,) have `other` in a field, or, of a history key, a combination that was never counted."""
-    if isinstance(encoder, JoinedEncoder):
-        for one, columns in zip(encoder.encoders, encoder.columns, strict=True):
-            if _knows(one, name):
-                return unseen(one, name, ids[:, columns])
-    assert isinstance(encoder, Encoder)
+    own, columns = next((one, columns) for one, columns in parts_of(encoder) if _knows(one, name))
+    return _unseen(own, name, ids[:, columns])
+
+
+def _unseen(encoder: Encoder, name: str, ids: NDArray[np.int32]) -> NDArray[np.bool_]:
     if name in encoder.schema.names:
         return np.asarray((_columns(encoder, name, ids) == OTHER).any(axis=1))
     assert encoder.history is not None
@@ -183,13 +183,11 @@ def unseen(encoder: Encoder | JoinedEncoder, name: str, ids: NDArray[np.int32]) 
 
 def hidden(encoder: Encoder | JoinedEncoder, name: str, ids: NDArray[np.int32]) -> NDArray[np.int32]:
     """The ids of the same rows with `other` in a field, or with a history key that was never counted."""
-    if isinstance(encoder, JoinedEncoder):
-        return encoder.join(
-            [
-                hidden(one, name, ids[:, columns]) if _knows(one, name) else ids[:, columns]
-                for one, columns in zip(encoder.encoders, encoder.columns, strict=True)
-            ]
-        )
+    parts = [(one, ids[:, columns]) for one, columns in parts_of(encoder)]
+    return join(encoder, [_hidden(one, name, own) if _knows(one, name) else own for one, own in parts])
+
+
+def _hidden(encoder: Encoder, name: str, ids: NDArray[np.int32]) -> NDArray[np.int32]:
     found = np.array(ids)
     if name in encoder.schema.names:
         blank = {name: OTHER}

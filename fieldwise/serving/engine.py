@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,74 +16,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldwise.bundle import bundle
-from fieldwise.bundle.members import Blend, blend_weights
-from fieldwise.config.documents import read_json
+from fieldwise.bundle.bundle import Opened
+from fieldwise.bundle.members import join, parts_of
 from fieldwise.config.errors import DataError, unknown
-from fieldwise.config.settings import Config
-from fieldwise.data.encode.encoder import Encoder
-from fieldwise.data.schema import Schema
-from fieldwise.export.export import FACTS, network_folder
-from fieldwise.nn.trees import Trees
-from fieldwise.serving.contributions import EXACT, OCCLUSION, Terms, exact_terms, left_out, occluded, weighted
+from fieldwise.evaluation.contributions import (
+    EXACT,
+    OCCLUSION,
+    Explanation,
+    Scored,
+    Terms,
+    exact_terms,
+    largest_first,
+    missing_row,
+    occluded,
+    weighted,
+)
 from fieldwise.serving.live_history import Column
 from fieldwise.serving.row_coder import Row, RowCoder, column_of, ranked_column
-from fieldwise.serving.sessions import NetworkScorer, Scorer, tree_scorer
+from fieldwise.serving.sessions import NetworkScorer, Served, open_model
 from fieldwise.serving.vocabulary import FieldFacts, Words, facts_of
 
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Contribution:
-    """What a field, or two fields together, add to a row's logit."""
-
-    fields: tuple[str, ...]
-    logit: float
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """Why a row has its probability: contributions, the largest first.
-
-    `exact`: bias and contributions add up to the logit, which is the model's before calibration. Else `method` says how
-    they were measured, and they need not add up. `values` are the row's own, in words.
-    """
-
-    probability: float
-    logit: float
-    bias: float
-    values: dict[str, str]
-    fields: tuple[Contribution, ...]
-    pairs: tuple[Contribution, ...]
-    exact: bool
-    method: str
-
-
-@dataclass(frozen=True)
-class Member:
-    """A model of a blend, or the only one: how its rows are encoded and scored, and its share of the logit."""
-
-    config: Config
-    coder: RowCoder
-    scorer: Scorer
-    tables: str
-    weight: float = 1.0
-    offset: float = 0.0
-
-    def weigh(self, logits: NDArray[Any]) -> Floats:
-        return self.weight * (logits.astype(np.float64) + self.offset)
-
-
 class Engine:
     """A run, a bundle or an exported folder ready to serve. All methods may be called from several threads."""
 
-    def __init__(self, folder: Path, members: Sequence[Member], shift: float = 0.0) -> None:
-        self.members, self.shift = members, shift
-        self.calibration = bundle.load_calibration(folder)
-        self.version = bundle.digest_of(folder / "bundle.json")[:12]
-        self._metrics = read_json(folder / "metrics.json")
-        self._name = "blend" if (folder / Blend.file).is_file() else members[0].config.model
-        self.coders = list({id(member.coder): member.coder for member in members}.values())
+    def __init__(self, opened: Opened[Served]) -> None:
+        self.bundle = opened
+        self.version = bundle.digest_of(opened.path / "bundle.json")[:12]
+        self.coders = [RowCoder(encoder) for encoder, _ in parts_of(opened.encoder)]
+        self._layout = opened.encoder.layout
+        self._coder_of = {id(coder.encoder): coder for coder in self.coders}
         facts: dict[str, FieldFacts] = {}
         words: dict[str, Words] = {}
         for coder in self.coders:
@@ -106,16 +70,9 @@ class Engine:
         A network that was not exported yet is exported into its bundle on first load, which needs torch once.
         """
         folder = bundle.checked(Path(path))
+        opened = bundle.opened(folder, partial(open_model, threads=threads), {})
         with bundle.read_with_care(folder):
-            if not (folder / Blend.file).is_file():
-                return cls(folder, [_member(folder, threads, {})])
-            weights, shift = blend_weights(folder / Blend.file)
-            coders: dict[Any, RowCoder] = {}
-            members = []
-            for place, weight in zip(bundle.member_folders(folder), weights, strict=True):
-                own = bundle.checked(place)
-                members.append(_member(own, threads, coders, weight, bundle.load_calibration(own).offset))
-            return cls(folder, members, shift)
+            return cls(opened)
 
     def search(self, field: str, prefix: str = "", limit: int = 20) -> list[str]:
         """Known values of a field that start with a prefix, whatever its case, the most frequent first."""
@@ -125,24 +82,26 @@ class Engine:
     @property
     def model(self) -> dict[str, Any]:
         """Facts for people and monitors, as plain JSON."""
+        own, blend = self.bundle, self.bundle.blend
+        members = zip(own.members or (own,), blend.members, blend.weights.tolist(), strict=True)
         return {
-            "model": self._name,
+            "model": own.config.model,
             "version": self.version,
             "members": [
                 {
-                    "model": member.config.model,
-                    "options": member.config.options,
-                    "weight": member.weight,
-                    "tables": member.tables,
-                    "whole_rows_in_rank": member.scorer.whole,
+                    "model": each.config.model,
+                    "options": each.config.options,
+                    "weight": weight,
+                    "tables": member.model.tables,
+                    "whole_rows_in_rank": member.model.whole,
                 }
-                for member in self.members
+                for each, member, weight in members
             ],
             "columns": list(self.columns),
             "history": self.has_history,
-            "calibration": self.calibration.kind,
+            "calibration": own.calibration.kind,
             "explanations": EXACT if self._exact else OCCLUSION,
-            "metrics": self._metrics,
+            "metrics": own.metrics,
         }
 
     def check(self, row: Row, where: str = "") -> None:
@@ -163,8 +122,7 @@ class Engine:
             self.check(row, f"row {number + 1}")
         if not len(rows):
             return np.empty(0)
-        ids = self._encoded(column_of(rows), len(rows))
-        return self.calibration.probabilities(self._logits(ids))
+        return self.bundle.probabilities(self._ids(column_of(rows), len(rows)))
 
     def rank(self, context: Row, candidates: Sequence[Row], top: int | None = None) -> tuple[NDArray[np.int64], Floats]:
         """The numbers of the best candidates, the most probable first, ties in their order, and their probabilities.
@@ -177,7 +135,7 @@ class Engine:
             self.check(candidate, f"candidate {number + 1}")
         if not len(candidates):
             return np.empty(0, dtype=np.int64), np.empty(0)
-        found = self.calibration.probabilities(self._ranked(context, candidates))
+        found = self.bundle.calibration.probabilities(self._ranked(context, candidates))
         order = np.argsort(-found, kind="stable")[: len(found) if top is None else max(top, 0)]
         return order, found[order]
 
@@ -185,35 +143,37 @@ class Engine:
         """The logits of candidates over a context."""
         names = set().union(*candidates)
         column, once, count = ranked_column(context, candidates, names), column_of([context]), len(candidates)
-        total = np.full(count, self.shift)
-        for member in self.members:
-            coder, rows = member.coder, member.coder.fields_of(names)
+        each = []
+        for member in self.bundle.blend.members:
+            coder = self._coder_of[id(member.encoder)]
+            rows = coder.fields_of(names)
             others = [field for field in range(len(coder.names)) if field not in set(rows)]
-            split = member.scorer.split(others) if rows else None
+            split = member.model.split(others) if rows else None
             with self._lock:
                 if split:
                     shared, own = coder.ids(once, 1, others), coder.ids(column, count, rows)
                 else:
                     own = coder.ids(column, count) if rows else coder.ids(once, 1)
-            total += member.weigh(split(shared, own) if split else member.scorer.logits(own))
-        return total
+            logits = split(shared, own) if split else member.model.logits(own)
+            each.append(member.corrected(logits if rows else np.repeat(logits, count)))
+        return self.bundle.blend.weighted(each)
 
     def explain(self, row: Row) -> Explanation:
         """What each field and each pair of fields add to the row's logit, the largest first."""
         self.check(row)
-        ids = self._encoded(column_of([row]), 1)
-        logit = self._logits(ids)
-        terms = self._terms(ids)
+        ids = self._ids(column_of([row]), 1)
+        logit = self.bundle.logits(ids)
+        terms = self._terms(Scored(ids, logit))
         values: dict[str, str] = {}
-        for coder in self.coders:
-            values = coder.words(row, ids[id(coder)][0]) | values
+        for coder, (_, columns) in zip(self.coders, parts_of(self.bundle.encoder), strict=True):
+            values = coder.words(row, ids[0, columns]) | values
         return Explanation(
-            probability=float(self.calibration.probabilities(logit)[0]),
+            probability=float(self.bundle.calibration.probabilities(logit)[0]),
             logit=float(logit[0]),
             bias=terms.bias,
             values=values,
-            fields=_largest_first(((name,), term) for name, term in terms.fields.items()),
-            pairs=_largest_first(terms.pairs.items()),
+            fields=largest_first(((name,), term) for name, term in terms.fields.items()),
+            pairs=largest_first(terms.pairs.items()),
             exact=self._exact,
             method=EXACT if self._exact else OCCLUSION,
         )
@@ -240,55 +200,31 @@ class Engine:
 
     @property
     def _exact(self) -> bool:
-        return all(member.scorer.exact for member in self.members)
+        return all(member.model.exact for member in self.bundle.blend.members)
 
-    def _encoded(self, column: Column, rows: int) -> dict[int, NDArray[np.int32]]:
-        """The ids of rows by each coder."""
+    def _ids(self, column: Column, rows: int) -> NDArray[np.int32]:
+        """The ids (n, C) of rows, those of several encoders joined."""
         with self._lock:
-            return {id(coder): coder.ids(column, rows) for coder in self.coders}
+            return join(self.bundle.encoder, [coder.ids(column, rows) for coder in self.coders])
 
-    def _logits(self, ids: Mapping[int, NDArray[np.int32]]) -> Floats:
-        total: Floats = sum(m.weigh(m.scorer.logits(ids[id(m.coder)])) for m in self.members) + self.shift  # type: ignore[assignment]
-        return total
+    @cached_property
+    def _blank(self) -> Scored:
+        """The row without any field."""
+        ids = join(self.bundle.encoder, [missing_row(coder.layout) for coder in self.coders])
+        return Scored(ids, self.bundle.logits(ids))
 
-    def _terms(self, ids: Mapping[int, NDArray[np.int32]]) -> Terms:
+    def _terms(self, row: Scored) -> Terms:
+        """Why a row has its logit."""
         if not self._exact:
-            names = list(dict.fromkeys(name for coder in self.coders for name in coder.names))
-            return occluded(names, lambda asked: self._without(ids, asked))
+            return occluded(self.bundle.logits, row, self._blank, self._layout, self.bundle.encoder.names)
+        blend = self.bundle.blend
         parts = []
-        for member in self.members:
-            assert isinstance(member.scorer, NetworkScorer)
-            bias, fields, pairs = member.scorer.terms(ids[id(member.coder)])
-            parts.append((member.weight, exact_terms(member.coder.names, bias + member.offset, fields, pairs)))
-        return weighted(parts, self.shift)
-
-    def _without(self, ids: Mapping[int, NDArray[np.int32]], asked: list[tuple[str, ...]]) -> Floats:
-        """The logits of a row without some of its fields."""
-        return self._logits({id(c): left_out(ids[id(c)], c.layout, c.names, asked) for c in self.coders})
-
-
-def _member(
-    folder: Path, threads: int, coders: dict[Any, RowCoder], weight: float = 1.0, offset: float = 0.0
-) -> Member:
-    """The model of a bundle folder; members whose encoders are the same files share one coder."""
-    config = bundle.load_config(folder)
-    files = bundle.digests(folder)
-    key = tuple((name, d) for name, d in sorted(files.items()) if name == "schema.toml" or name.startswith("encoder/"))
-    if key not in coders:
-        coders[key] = RowCoder(Encoder.load(folder / "encoder", Schema.load(folder / "schema.toml")))
-    coder = coders[key]
-    if (folder / Trees.file).is_file():
-        trees = tree_scorer(folder / Trees.file, coder.layout, config.options, threads)
-        return Member(config, coder, trees, "", weight, offset)
-    found = network_folder(folder)
-    tables = read_json(found / FACTS)["tables"]
-    return Member(config, coder, NetworkScorer(found, coder.layout, threads), tables, weight, offset)
+        for member, weight in zip(blend.members, blend.weights.tolist(), strict=True):
+            assert isinstance(member.model, NetworkScorer)
+            bias, fields, pairs = member.model.terms(member.own(row.ids))
+            parts.append((weight, exact_terms(member.encoder.names, bias + member.offset, fields, pairs)))
+        return weighted(parts, blend.shift)
 
 
 def _at(where: str) -> str:
     return f" ({where})" if where else ""
-
-
-def _largest_first(terms: Iterable[tuple[tuple[str, ...], float]]) -> tuple[Contribution, ...]:
-    ordered = sorted(terms, key=lambda item: -abs(item[1]))
-    return tuple(Contribution(fields, term) for fields, term in ordered)

@@ -12,9 +12,8 @@ import time
 from typing import Any
 
 from fieldwise.abtest.event_log import EventLog, Outcome
-from fieldwise.data.history.history import ROW_ORDER
+from fieldwise.data.history.history import moment
 from fieldwise.serving.engine import Engine
-from fieldwise.serving.live_history import moment
 
 # Impressions may be written a little later than they were shown.
 SLACK = 60.0
@@ -64,11 +63,11 @@ class Follower:
 
 def clock_of(engine: Engine) -> tuple[str, float] | None:
     """The time column of an engine's histories, and the moment that they had come to when they were saved."""
-    pasts = [coder.past for coder in engine.coders if coder.past]
-    names = {past.settings.time for past in pasts}
-    if len(names) != 1 or names & {"", ROW_ORDER}:
+    histories = [coder.past.history for coder in engine.coders if coder.past]
+    clocks = {history.clock for history in histories}
+    if len(clocks) != 1 or "" in clocks:
         return None
-    return names.pop(), max(past.history.end for past in pasts)
+    return clocks.pop(), max(history.end for history in histories)
 
 
 class Closer:

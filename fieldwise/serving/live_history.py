@@ -1,28 +1,26 @@
-"""What the history tells of rows as they come, and the events that change it."""
+"""A history in service: keys and moments from the values of a request, a few events that wait, events that come.
+
+What is counted and told is data/history's; here is only what a request needs to be quick.
+"""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from fieldwise.config.errors import DataError
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.history.counts import Floats, Keys
-from fieldwise.data.history.history import ROW_ORDER, History, moments
+from fieldwise.data.history.history import History, moment, spelt, text_hashes
 from fieldwise.data.kinds.kind import BY_BUCKET, Coder
-from fieldwise.data.read.formats import text_of
-from fieldwise.data.read.texts import hash_of
 
 Column = Callable[[str], Sequence[Any]]
 # Above so many comparisons with events that wait, a copy of the history that has run on is cheaper.
 MOST_COMPARISONS = 5_000_000
-PLAIN_NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
 
 class Past:
@@ -37,31 +35,28 @@ class Past:
 
     def ids(self, column: Column, rows: int) -> NDArray[np.int32]:
         """The id columns (n, H * width) of all history fields."""
-        keys, times = self.keys(column, rows), self.times(column, rows)
+        keys, times = self.keys(column), self.times(column, rows)
         return self.history.ids(self.history.told(self._counted(keys, times)))
 
-    def keys(self, column: Column, rows: int) -> Keys:
+    def keys(self, column: Column) -> Keys:
         """As History.keys: a number counts by its bucket, all else by its text."""
         hashes = {}
         for name in self.settings.columns:
             if name in self.buckets:
-                values = self.buckets[name](column(name))[0]
+                hashes[name] = np.array(self.buckets[name](column(name))[0], dtype=np.uint64)
             else:
-                values = [hash_of(_text(value) or "") for value in column(name)]
-            hashes[name] = np.array(values, dtype=np.uint64)
+                hashes[name] = text_hashes(map(spelt, column(name)))
         return self.history.mixed_keys(hashes)
 
     def times(self, column: Column, rows: int) -> Floats:
-        """As History.times: a row without a time comes just after all that was counted."""
-        after = self.history.after
-        if self.settings.time in ("", ROW_ORDER):
-            return np.full(rows, after)
-        found = [moment(value, self.settings.time) for value in column(self.settings.time)]
-        return np.array([after if time is None else time for time in found])
+        """The moments of rows; one without a time comes just after all that was counted."""
+        clock = self.history.clock
+        given = np.array([moment(value, clock) for value in column(clock)], dtype=np.float64) if clock else None
+        return self.history.times(given, rows)
 
     def add(self, column: Column, label: float, time: float | None) -> None:
         """Counts an event. One that is told late counts from the last moment that was counted."""
-        keys = self.keys(column, 1)
+        keys = self.keys(column)
         if not self.settings.time:
             self.history.counts.add(keys, np.array([label]))
             return
@@ -78,7 +73,7 @@ class Past:
         if keys.size * len(waiting.times) > MOST_COMPARISONS:
             return history.counted(keys, times)
         window, delay = self.settings.window, self.settings.delay
-        now = np.maximum(times, history.end) if window else np.clip(times, history.end, history.after)
+        now = history.asked(times)
         came = (waiting.times < now[:, None]) & (waiting.times <= now[:, None] - delay)
         inside = np.arange(len(waiting.times)) < history.added
         gone = (waiting.times < now[:, None] - window) & (came | inside) if window else np.zeros_like(came)
@@ -91,22 +86,3 @@ class Past:
         found[:, :, 0] += np.einsum("nw,nwk->nk", change, same)
         found[:, :, 1] += np.einsum("nw,nwk->nk", change * waiting.labels, same)
         return np.maximum(found, 0.0)
-
-
-def moment(value: Any, name: str) -> float | None:
-    """A time as a number, dates and times in seconds; None where there is none."""
-    text = _text(value)
-    if text is None:
-        return None
-    if PLAIN_NUMBER.fullmatch(text):
-        return float(text)
-    try:
-        found = float(moments(pa.chunked_array([pa.array([text], pa.string())]), name)[0])
-    except DataError as error:
-        raise DataError(str(error).rpartition(" (rows")[0]) from None
-    return None if math.isnan(found) else found
-
-
-def _text(value: Any) -> str | None:
-    """The text of a value as a table's column spells it; a list is spelt by its members."""
-    return str([text_of(member) for member in value]) if isinstance(value, (list, tuple)) else text_of(value)

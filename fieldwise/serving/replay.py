@@ -13,8 +13,8 @@ import sqlalchemy as sql
 from fieldwise.abtest import event_tables
 from fieldwise.abtest.event_log import Outcome, read_outcomes
 from fieldwise.config.errors import ConfigError, DataError, unknown
+from fieldwise.data.history.history import moment
 from fieldwise.data.read.formats import text_of
-from fieldwise.serving.live_history import moment
 
 STEP = 5000
 # When the response came, in seconds since 1970.

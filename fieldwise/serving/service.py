@@ -15,7 +15,8 @@ from fieldwise.abtest.event_log import Event, EventLog, Impression
 from fieldwise.abtest.router import Router
 from fieldwise.bundle import bundle
 from fieldwise.config.errors import BundleError, ConfigError, DataError, FieldwiseError, unknown
-from fieldwise.serving.engine import Engine, Explanation
+from fieldwise.evaluation.contributions import Explanation
+from fieldwise.serving.engine import Engine
 from fieldwise.serving.history_follower import Follower
 from fieldwise.serving.trial import score_once, tried
 

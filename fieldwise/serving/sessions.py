@@ -1,4 +1,4 @@
-"""Encoded rows -> logits without torch: networks through ONNX Runtime, trees through XGBoost."""
+"""The models of a bundle as a server scores with them, without torch: networks in ONNX Runtime, trees in XGBoost."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fieldwise.bundle.scoring import Scorer, in_batches
+from fieldwise.config.documents import read_json
 from fieldwise.config.errors import ConfigError
+from fieldwise.config.options import arguments
+from fieldwise.config.settings import Config
 from fieldwise.data.schema import Layout
 from fieldwise.export import network
+from fieldwise.export.export import FACTS, network_folder
 from fieldwise.export.products import WHOLE
 from fieldwise.graphs import plain_parts
-from fieldwise.nn.trees import Trees
+from fieldwise.nn.trees import Trees, gbdt
 
 # Rows of one run: more would only need more memory.
 RUN_ROWS = 256
@@ -26,17 +31,17 @@ MOST_SPLITS, ASKED_BEFORE_SPLIT = 8, 2
 MOST_ASKED = 1000
 
 Ids = NDArray[np.int32]
-Logits = NDArray[np.float32]
+Logits = NDArray[np.floating[Any]]
 
 
-class Scorer(Protocol):
-    """What an engine knows of a model: logits, logits behind a context, and whether they are sums of terms."""
+class Served(Scorer, Protocol):
+    """What an engine knows of a model beyond its logits: those behind a context, and whether they are sums of terms."""
 
     exact: bool
+    # In how many bits its tables are kept; nothing where it has none.
+    tables: str
     # Why a ranking looks at whole rows, or nothing where it does not.
     whole: str
-
-    def logits(self, ids: Ids) -> Logits: ...
 
     def split(self, context: Sequence[int]) -> Callable[[Ids, Ids], Logits] | None:
         """Ids (1, C'') of the context's fields and (n, C') of the others -> logits (n,); None where it has none."""
@@ -48,7 +53,8 @@ class NetworkScorer:
     def __init__(self, folder: Path, layout: Layout, threads: int = 1) -> None:
         self.network, self.threads = plain_parts.load(folder), threads
         network.check(self.network, layout)
-        self.tables = network.tables_of(self.network)
+        self.tables = str(read_json(folder / FACTS)["tables"])
+        self._arrays = network.tables_of(self.network)
         self.exact = network.is_exact(self.network)
         found = [part.kind for _, part in self.network.walk() if part.kind in WHOLE]
         self.whole = f"its {found[0]} looks at all fields of a row at once" if found else ""
@@ -60,14 +66,14 @@ class NetworkScorer:
         self._lock = threading.Lock()
 
     def logits(self, ids: Ids) -> Logits:
-        return _in_runs(lambda some: self._run(self._rows, {network.IDS: some})[0], ids)
+        return in_batches(lambda some: self._run(self._rows, {network.IDS: some})[0], ids, RUN_ROWS)
 
     def split(self, context: Sequence[int]) -> Callable[[Ids, Ids], Logits] | None:
         session = None if self.whole or not context else self._behind(tuple(context))
         if session is None:
             return None
-        return lambda shared, rows: _in_runs(
-            lambda some: self._run(session, {network.CONTEXT: shared, network.IDS: some})[0], rows
+        return lambda shared, rows: in_batches(
+            lambda some: self._run(session, {network.CONTEXT: shared, network.IDS: some})[0], rows, RUN_ROWS
         )
 
     def _behind(self, key: tuple[int, ...]) -> Any:
@@ -110,7 +116,7 @@ class NetworkScorer:
         return float(bias), linear, pairs
 
     def _run(self, session: Any, feeds: dict[str, Any]) -> Any:
-        return session.run(None, {**self.tables, **feeds})
+        return session.run(None, {**self._arrays, **feeds})
 
     def _session(self, model: Any) -> Any:
         onnxruntime = load_onnxruntime()
@@ -125,7 +131,7 @@ class NetworkScorer:
 class TreeScorer:
     """Trees, scored by XGBoost; each row as a whole."""
 
-    exact = False
+    exact, tables = False, ""
     whole = "trees look at all fields of a row at once"
 
     def __init__(self, trees: Trees) -> None:
@@ -138,13 +144,12 @@ class TreeScorer:
         return None
 
 
-def tree_scorer(file: Path, layout: Layout, options: dict[str, Any], threads: int) -> TreeScorer:
-    """The trees of a bundle."""
-    from fieldwise.config.options import arguments
-    from fieldwise.nn.trees import gbdt
-
-    trees = gbdt(layout, **arguments(gbdt, {**options, "threads": threads}))
-    trees.load(file)
+def open_model(folder: Path, config: Config, layout: Layout, threads: int) -> Served:
+    """The model of a checked bundle folder; a network that was not exported yet is exported first."""
+    if not (folder / Trees.file).is_file():
+        return NetworkScorer(network_folder(folder), layout, threads)
+    trees = gbdt(layout, **arguments(gbdt, {**config.options, "threads": threads}))
+    trees.load(folder / Trees.file)
     return TreeScorer(trees)
 
 
@@ -155,10 +160,3 @@ def load_onnxruntime() -> Any:
     except ImportError:
         raise ConfigError("serving needs ONNX Runtime, which is not installed: pip install fieldwise[serve]") from None
     return onnxruntime
-
-
-def _in_runs(score: Callable[[Ids], Logits], ids: Ids) -> Logits:
-    """Many rows in runs of bounded memory."""
-    if len(ids) <= RUN_ROWS:
-        return score(ids)
-    return np.concatenate([score(ids[first : first + RUN_ROWS]) for first in range(0, len(ids), RUN_ROWS)])

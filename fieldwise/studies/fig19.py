@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fieldwise.bundle.bundle import load
 from fieldwise.data.dataset import Dataset
 from fieldwise.data.world import World
-from fieldwise.evaluation import heat, metrics
+from fieldwise.evaluation import metrics, pair_maps
 from fieldwise.nn.model import Model
 from fieldwise.reporting.result_tables import Column
 from fieldwise.studies import lookalikes
@@ -47,9 +47,9 @@ def look(case: Case, run: Path) -> Row:
     folder = json.loads((run / "report.json").read_text(encoding="utf-8"))["data"]
     ids = np.array(Dataset.open(Path(folder)).parts["train"].ids[:20_000])
     found = {
-        "plain": heat.mean_map(model, layout),
-        "weighted": heat.mean_map(model, layout, heat.counts_of(ids, layout)),
-        "terms": heat.variance_map(model, ids, layout),
+        "plain": pair_maps.mean_map(model, layout),
+        "weighted": pair_maps.mean_map(model, layout, pair_maps.counts_of(ids, layout)),
+        "terms": pair_maps.variance_map(model, ids, layout),
     }
     row: Row = {}
     for name, matrix in found.items():

@@ -14,7 +14,7 @@ from fieldwise.bundle import bundle, calibration
 from fieldwise.bundle.bundle import Bundle
 from fieldwise.bundle.members import Blend, JoinedEncoder, JoinedIds
 from fieldwise.bundle.predictions import same_rows
-from fieldwise.bundle.scoring import device_of, in_batches
+from fieldwise.bundle.scoring import Trained, device_of, in_batches
 from fieldwise.config.errors import BundleError, ConfigError
 from fieldwise.config.files import whole_folder
 from fieldwise.config.progress import Progress
@@ -62,7 +62,7 @@ def blend(
 class Blending(Run):
     """The fit of a blend's weights. What it learns from are validation rows: members have learnt the training rows."""
 
-    model: Blend
+    model: Blend[Trained]
     steps = 1
 
     def __init__(self, config: Config, members: Sequence[Bundle], datasets: Sequence[Dataset], out: Path) -> None:

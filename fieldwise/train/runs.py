@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fieldwise.bundle import bundle, calibration
 from fieldwise.bundle.predictions import Predictions
-from fieldwise.bundle.scoring import Saved, Scorer, score
+from fieldwise.bundle.scoring import Saved, Trained, score
 from fieldwise.config.errors import BundleError, ConfigError, DataError, FieldwiseError, TrainingError
 from fieldwise.config.files import Hold, whole_file
 from fieldwise.config.progress import Progress as Progress
@@ -24,7 +24,7 @@ from fieldwise.config.progress import Watch as Watch
 from fieldwise.config.settings import Config, config_from
 from fieldwise.data.dataset import Dataset, Part
 from fieldwise.evaluation import metrics
-from fieldwise.evaluation.explain import pair_strength, strongest
+from fieldwise.evaluation.pair_strength import pair_strength, strongest
 from fieldwise.train import distributed
 
 # Says why a run cannot go on: another may take its folder.
@@ -42,7 +42,7 @@ class Run(ABC):
     `with` is. A TrainingError within leaves the folder to any other run.
     """
 
-    model: Scorer
+    model: Trained
     steps: int
     hold: Hold | None = None
 

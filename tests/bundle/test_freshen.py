@@ -124,6 +124,20 @@ def test_the_members_of_a_blend_keep_in_step(tmp_path: Path):
     assert len(Predictor.load(tmp_path / "bundle").predict(later)) == len(later)
 
 
+@pytest.mark.parametrize("settings", [TIMED, HistorySettings(KEYS, folds=4)], ids=["time", "folds"])
+def test_members_with_one_encoder_count_a_row_once(tmp_path: Path, settings: HistorySettings):
+    table = drawn()
+    prepared(table, tmp_path / "data", settings, FIRST, valid=100)
+    runs = [trained(tmp_path / "data", tmp_path / name, name) for name in ("fm", "lr")]
+    blend(runs, tmp_path / "both")
+    pacsv.write_csv(table.slice(FIRST, 100), tmp_path / "new.csv")
+    assert update(tmp_path / "both", tmp_path / "new.csv", "--out", tmp_path / "bundle") == 0
+    assert update(runs[0], tmp_path / "new.csv", "--out", tmp_path / "alone") == 0
+    together, alone = Predictor.load(tmp_path / "bundle"), Predictor.load(tmp_path / "alone").encoder
+    assert together.bundle.members[0].encoder is together.bundle.members[1].encoder
+    assert np.array_equal(together.encoder.transform(table.slice(LAST)), alone.transform(table.slice(LAST)))
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [

@@ -1,3 +1,6 @@
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from sklearn.metrics import log_loss as reference_log_loss
@@ -51,6 +54,16 @@ def test_weights_count_as_repetitions(rows):
     repeated = metrics.evaluate(np.repeat(labels, weights), np.repeat(scores, weights))
     for key in ("auc", "log_loss", "rig", "calibration", "ece"):
         assert found[key] == pytest.approx(repeated[key], rel=1e-2 if key == "ece" else 1e-9)
+
+
+def test_logits_become_probabilities_in_one_place():
+    """Rooms that draw data have sigmoids of their own, and the loops of a training step need a gradient."""
+    written = re.compile(r"def _?sigmoid|torch\.sigmoid|\.sigmoid\(\)|\bexpit\b|1 / \(1 \+ (np\.exp|small)")
+    package = Path(metrics.__file__).parents[1]
+    files = [path for path in package.rglob("*.py") if written.search(path.read_text(encoding="utf-8"))]
+    found = {path.relative_to(package).as_posix() for path in files}
+    models = {name for name in found if name.split("/")[0] not in ("data", "studies", "speed")}
+    assert models == {"evaluation/metrics.py", "train/steps/shallow_loops.py"}
 
 
 def test_sigmoid_does_not_overflow():

@@ -39,7 +39,7 @@ def test_the_model_is_for_onnxruntime_alone(name: str, tables: str, everything: 
     near = 1e-5 if tables == "fp32" else 0.5
     np.testing.assert_allclose(found, opened.model.logits(ids), rtol=0, atol=near)
     engine = Engine.load(tmp_path / "out")
-    np.testing.assert_array_equal(engine.members[0].scorer.logits(ids), found)
+    np.testing.assert_array_equal(engine.bundle.model.logits(ids), found)
 
 
 def _table(rows: list[dict[str, Any]]) -> Any:

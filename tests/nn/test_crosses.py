@@ -8,7 +8,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fieldwise import models
 from fieldwise.data.schema import Layout
-from fieldwise.evaluation.explain import pair_strength
+from fieldwise.evaluation.pair_strength import pair_strength
 from fieldwise.nn.crosses import PairTable, mixed
 from fieldwise.optim import Adam
 from tests.parts import slow

@@ -10,7 +10,8 @@ import time
 import numpy as np
 
 from fieldwise.config.errors import BundleError, DataError, unknown
-from fieldwise.serving.engine import Contribution, Explanation, FieldFacts
+from fieldwise.evaluation.contributions import Contribution, Explanation
+from fieldwise.serving.vocabulary import FieldFacts
 
 
 class FakeEngine:

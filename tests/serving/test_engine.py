@@ -15,8 +15,8 @@ import pytest
 from fieldwise import models
 from fieldwise.bundle.predictor import Predictor
 from fieldwise.config.errors import BundleError, DataError
+from fieldwise.evaluation import contributions
 from fieldwise.export import export as exporting
-from fieldwise.serving import contributions
 from fieldwise.serving.engine import Engine
 from fieldwise.serving.sessions import MOST_SPLITS, NetworkScorer
 from fieldwise.train.blend import blend
@@ -99,7 +99,7 @@ def test_ties_keep_their_order_and_nothing_is_ranked_as_nothing(load: Any) -> No
 
 
 def test_sessions_for_contexts_are_few_and_come_with_the_second_request(load: Any) -> None:
-    scorer = load("lr").members[0].scorer
+    scorer = load("lr").bundle.model
     assert isinstance(scorer, NetworkScorer)
     fields = len(scorer.network["sizes"])
     assert scorer.split(range(1, fields)) is None

@@ -6,15 +6,17 @@ import math
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fieldwise.config.errors import DataError
 from fieldwise.data.encode.encoder import Encoder
+from fieldwise.data.encode.prepare import prepare
+from fieldwise.data.history.history import moment
 from fieldwise.data.read.formats import as_table
-from fieldwise.data.schema import HistorySettings, Schema
-from fieldwise.serving.live_history import moment
+from fieldwise.data.schema import FIRST, Field, HistorySettings, Schema
 from fieldwise.serving.row_coder import RowCoder, column_of, ranked_column
 from tests.serving.bundles import FIELDS, Prepared, log, prepared
 
@@ -59,6 +61,21 @@ def test_ids_of_the_log_and_of_lists(encoder: Encoder) -> None:
     listed = [{"tags": ["b", "a", "b"]}, {"tags": []}, {"tags": ["z", None, 3.0]}]
     found = coder.ids(column_of(listed), 3)
     np.testing.assert_array_equal(found, np.vstack([transformed(encoder, row) for row in listed]))
+
+
+def test_a_list_counts_by_its_members_in_a_table_and_in_a_request(tmp_path: Any) -> None:
+    fields = (Field("user"), Field("tags", "set"))
+    rows = pa.table({"click": [0, 1] * 50, "user": ["u1", "u2"] * 50, "tags": [[1, 2], [3], [2]] * 33 + [[1, 2]]})
+    schema = Schema("click", fields, history=HistorySettings(keys=("tags",), parts=("count",)))
+    prepare({"train": lambda: iter([rows])}, tmp_path / "data", "click", schema)
+    encoder = Encoder.load(tmp_path / "data" / "encoder", Schema.load(tmp_path / "data" / "schema.toml"))
+    asked = [{"tags": [1, 2]}, {"tags": [3.0]}, {"tags": ["2"]}, {"tags": [4]}]
+    found = RowCoder(encoder).ids(column_of(asked), 4)
+    assert (found[:3, -1] > FIRST).all()
+    assert found[3, -1] == FIRST
+    # Numbers in a table that was never staged are spelt as those of the training rows were.
+    lists = pa.table({"user": ["u1"] * 4, "tags": [[1, 2], [3], [2], [4]]})
+    np.testing.assert_array_equal(encoder.transform(lists)[:, -1], found[:, -1])
 
 
 def test_some_fields_are_columns_of_all(encoder: Encoder) -> None:

@@ -224,7 +224,7 @@ def test_a_column_of_the_blend_is_a_column_of_a_member(runs, tmp_path):
     assert predictor.schema.columns == ["user", "tags", "day", "price"]
     early, late = (rows.slice(0, 9).set_column(4, "day", pa.array([day] * 9)) for day in ("0", "99"))
     logits = 0.5 * raw_logits(tmp_path / "lr", late) + 0.5 * raw_logits(runs.fm, late)
-    expected = predictor.calibration.probabilities(logits)
+    expected = predictor.bundle.calibration.probabilities(logits)
     np.testing.assert_allclose(predictor.predict(late), expected, rtol=0, atol=1e-12)
     assert len(predictor.predict(early)) == 9
 
@@ -298,6 +298,16 @@ def test_a_damaged_member_is_refused_with_its_path(blended, runs, tmp_path, caps
     shutil.copytree(copy / "bundle" / "members" / "0", copy / "bundle" / "members" / "1")
     with pytest.raises(BundleError, match=r"members/1/bundle\.json is changed"):
         bundle.load(copy)
+
+
+def test_a_row_alone_has_the_logit_that_it_has_among_others():
+    """Numpy adds eight numbers or more in another order where there is only one row."""
+    random = np.random.default_rng(0)
+    joint = Blend([None] * 12)
+    joint.weights = random.random(12)
+    each = random.normal(size=(12, 300))
+    alone = [joint.weighted(each[:, [row]])[0] for row in range(300)]
+    assert joint.weighted(each).tolist() == alone
 
 
 def test_weights_that_do_not_fit_the_members_are_refused(tmp_path):
@@ -395,7 +405,7 @@ def test_a_kill_leaves_nothing_half_written(runs, tmp_path, last):
     code = f"""
 import os
 from pathlib import Path
-from fieldwise.blend import blend
+from fieldwise.train.blend import blend
 write = Path.write_text
 def dying(path, *rest, **more):
     write(path, *rest, **more)

@@ -19,7 +19,9 @@ anchors are fixed, so that they tell nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -34,13 +36,14 @@ from fieldwise.config.errors import BundleError, DataError
 from fieldwise.data.history.counts import Counts, Events, Floats, Keys
 from fieldwise.data.kinds.buckets import fine_ids, spread
 from fieldwise.data.kinds.lookup import MANY, word_hashes
-from fieldwise.data.read.formats import text_of
+from fieldwise.data.read.formats import is_list, text_of
 from fieldwise.data.read.texts import hash_of, places_of, texts_of
 from fieldwise.data.schema import FIRST, HISTORY_PARTS, MISSING, HistorySettings
 
 FILES = ("history.json", "history.npz")
 # The name of a time column that stands for the order of the rows.
 ROW_ORDER = "row"
+PLAIN_NUMBER = re.compile(r"-?\d+(\.\d+)?")
 COUNT_EDGES = np.array([0, 1, 2, 3, 4, *(round(4 * 2 ** (step / 2)) for step in range(1, 43))], dtype=np.float64)
 LIFT_EDGES = np.concatenate([np.arange(-6, -3, 0.25), np.arange(-30, 31) / 10, np.arange(3.25, 6.01, 0.25)])
 COUNT_ANCHORS = np.array([0, *(2**power for power in range(24))], dtype=np.float64)
@@ -106,12 +109,14 @@ class History:
         found[:, -1] = mixed([np.zeros(rows, dtype=np.uint64)], 0)
         return found
 
-    def times(self, table: pa.Table, passed: int = 0) -> Floats:
-        """The moments of rows; one without it, or without the column, comes just after all that was counted."""
-        name = self.settings.time
-        if name in ("", ROW_ORDER) or name not in table.column_names:
-            return np.full(len(table), self.after)
-        return np.nan_to_num(moments(table[name], name, passed), nan=self.after)
+    @property
+    def clock(self) -> str:
+        """The column that tells a row's moment; nothing where the order does, or there is no time."""
+        return "" if self.settings.time == ROW_ORDER else self.settings.time
+
+    def times(self, given: Floats | None, rows: int) -> Floats:
+        """The moments of rows, of which some may be given; a row without one comes just after all that was counted."""
+        return np.full(rows, self.after) if given is None else np.where(np.isnan(given), self.after, given)
 
     @property
     def after(self) -> float:
@@ -120,17 +125,22 @@ class History:
 
     def seen(self, table: pa.Table, buckets: dict[str, NDArray[np.int32]]) -> NDArray[np.int32]:
         """What there is to tell (n, H) of rows that come after all that was counted; nothing is changed."""
-        return self.told(self.counted(self.keys(table, buckets), self.times(table)))
+        timed = self.clock and self.clock in table.column_names
+        given = moments(table[self.clock], self.clock) if timed else None
+        return self.told(self.counted(self.keys(table, buckets), self.times(given, len(table))))
 
     def counted(self, keys: Keys, times: Floats) -> Floats:
         """The counts and positives (n, K + 1, 2) that `seen` tells of."""
-        found = np.zeros((*keys.shape, 2))
-        # From some moment on all that waits has come in, and nothing changes any more, unless a window closes.
-        asked = np.maximum(times, self.end) if self.settings.window else np.clip(times, self.end, self.after)
+        found, asked = np.zeros((*keys.shape, 2)), self.asked(times)
         for now in np.unique(asked):
             rows = asked == now
             found[rows] = self._as_of(float(now)).look(keys[rows], times[rows])
         return found
+
+    def asked(self, times: Floats) -> Floats:
+        """The moments at which the counts for rows of these times are asked for."""
+        # From some moment on all that waits has come in, and nothing changes any more, unless a window closes.
+        return np.maximum(times, self.end) if self.settings.window else np.clip(times, self.end, self.after)
 
     def replay(self, keys: Keys, labels: NDArray[Any], times: Floats) -> NDArray[np.int32]:
         """Rows in the order of time: what there is to tell (n, H) of each before it comes; all of them are counted."""
@@ -315,7 +325,9 @@ def hashes_of(
         if name in buckets:
             found[name] = buckets[name].astype(np.int64).astype(np.uint64)
         elif name in there:
-            found[name] = column_hashes(table[name])
+            column = table[name]
+            cells = map(spelt, column.to_pylist()) if is_list(column.type) else None
+            found[name] = column_hashes(column) if cells is None else text_hashes(cells)
         else:
             raise DataError(f"history needs the column '{name}'; the table has: {', '.join(table.column_names)}")
     return found
@@ -332,7 +344,17 @@ def column_hashes(column: pa.ChunkedArray) -> NDArray[np.uint64]:
             hashes = np.append(hashes, np.uint64(hash_of("")))
             return np.asarray(hashes[places_of(column.chunk(0))])
     texts, places = texts_of(column)
-    return np.array([hash_of(text or "") for text in texts], dtype=np.uint64)[places]
+    return text_hashes(texts)[places]
+
+
+def text_hashes(texts: Iterable[str | None]) -> NDArray[np.uint64]:
+    """A hash of each text; a missing one has its own."""
+    return np.array([hash_of(text or "") for text in texts], dtype=np.uint64)
+
+
+def spelt(value: Any) -> str | None:
+    """The text by which a value counts; a list is spelt by its members."""
+    return str([text_of(member) for member in value]) if isinstance(value, (list, tuple)) else text_of(value)
 
 
 def moments(column: pa.ChunkedArray, name: str, passed: int = 0) -> Floats:
@@ -355,3 +377,17 @@ def moments(column: pa.ChunkedArray, name: str, passed: int = 0) -> Floats:
         raise DataError(
             f"the time column '{name}' must hold {way_out}: {reason} (rows {passed + 1} to {passed + len(column)})"
         ) from None
+
+
+def moment(value: Any, name: str) -> float | None:
+    """What `moments` gives for one value; None where there is none."""
+    text = spelt(value)
+    if text is None:
+        return None
+    if PLAIN_NUMBER.fullmatch(text):
+        return float(text)
+    try:
+        found = float(moments(pa.chunked_array([pa.array([text], pa.string())]), name)[0])
+    except DataError as error:
+        raise DataError(str(error).rpartition(" (rows")[0]) from None
+    return None if math.isnan(found) else found

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from fieldwise import models
 from fieldwise.data.schema import Layout
-from fieldwise.evaluation import explain
-from fieldwise.evaluation.explain import pair_strength, strongest
+from fieldwise.evaluation import pair_strength as strengths
+from fieldwise.evaluation.pair_strength import pair_strength, strongest
 
 LAYOUT = Layout((5, 4, 7, 3), (1, 3, 1, 1))
 
@@ -33,7 +33,7 @@ def wild(ids: NDArray[np.int32]) -> NDArray[np.float64]:
 
 
 def brute_force(ids: NDArray[np.int32], rows: int, seed: int) -> NDArray[np.float64]:
-    x, partner = explain._sample(ids, rows, seed)
+    x, partner = strengths._sample(ids, rows, seed)
     columns = [np.flatnonzero(np.array(LAYOUT.column_fields) == f) for f in range(LAYOUT.fields)]
 
     def f(row: int, *fields: int) -> float:
@@ -63,7 +63,7 @@ def test_parts_of_any_size_give_the_same_and_are_bounded(monkeypatch: pytest.Mon
         sizes.append(len(ids))
         return wild(ids)
 
-    monkeypatch.setattr(explain, "CALL_ROWS", 64)
+    monkeypatch.setattr(strengths, "CALL_ROWS", 64)
     np.testing.assert_array_equal(pair_strength(watched, some_ids(), LAYOUT), whole)
     assert max(sizes) <= 64
 
@@ -80,7 +80,7 @@ def test_one_active_pair_is_the_only_one_found() -> None:
 
 def test_partners_are_other_rows() -> None:
     ids = np.arange(200, dtype=np.int32)[:, None]
-    x, partner = explain._sample(ids, 200, seed=0)
+    x, partner = strengths._sample(ids, 200, seed=0)
     assert (x != partner).all()
     assert sorted(x[:, 0]) == list(range(200))
 
@@ -132,8 +132,8 @@ def test_calls_are_bounded_by_cells(monkeypatch: pytest.MonkeyPatch) -> None:
         sizes.append(ids.size)
         return np.asarray(ids[:, 7] * ids[:, 9] + 0.1 * ids[:, 11])
 
-    monkeypatch.setattr(explain, "CALL_CELLS", 300_000)
-    monkeypatch.setattr(explain, "SCREEN_CELLS", 50_000_000)
+    monkeypatch.setattr(strengths, "CALL_CELLS", 300_000)
+    monkeypatch.setattr(strengths, "SCREEN_CELLS", 50_000_000)
     assert strongest(watched, ids, layout, 3) == [7, 9, 11]
     strength = pair_strength(watched, ids, layout, rows=20, among=[7, 9, 11])
     assert strength[0, 1] > 1

@@ -16,9 +16,9 @@ from fieldwise import cli, models
 from fieldwise.bundle.predictor import Predictor
 from fieldwise.config.settings import load_config
 from fieldwise.data.schema import Layout
-from fieldwise.evaluation import heat
+from fieldwise.evaluation import pair_maps
 from fieldwise.nn.model import Model
-from fieldwise.reporting import explanation
+from fieldwise.reporting import pair_report
 from fieldwise.studies import sources
 from fieldwise.train.loop import train
 from tests.conftest import Trained
@@ -66,8 +66,8 @@ def test_maps_of_mean_vectors_equal_the_slow_ones(name: str, weighted: bool):
         seen = [int(value) for value in ids[:, columns].ravel() if value >= 0]
         kept = seen if weighted else range(LAYOUT.sizes[field])
         means.append(np.mean([table[LAYOUT.offsets[field] + value] for value in kept], axis=0))
-    counts = heat.counts_of(ids, LAYOUT) if weighted else None
-    found = heat.mean_map(model.float(), LAYOUT, counts)
+    counts = pair_maps.counts_of(ids, LAYOUT) if weighted else None
+    found = pair_maps.mean_map(model.float(), LAYOUT, counts)
     assert found is not None
     for i, j in combinations(range(4), 2):
         assert (
@@ -81,27 +81,27 @@ def test_mean_vectors_of_different_sizes_are_those_that_rows_look_up():
     torch.manual_seed(0)
     model = models.build("kfm", layout, {"dim": 6, "adaptive": 1.5})
     assert isinstance(model, Model)
-    found = heat.mean_vectors(model, layout)
+    found = pair_maps.mean_vectors(model, layout)
     for field, size in enumerate(layout.sizes):
         ids = torch.zeros(size, 4, dtype=torch.int32)
         ids[:, field] = torch.arange(size)
         looked_up = model.lookup(ids)["vectors"][:, field].detach().double().mean(dim=0)
         torch.testing.assert_close(found[field], looked_up)
-    assert heat.mean_map(model, layout) is not None
+    assert pair_maps.mean_map(model, layout) is not None
 
 
 @pytest.mark.parametrize("name", ["fm", "ffm", "kfm", "nifm", "afm", "deepfm", "ipnn", "kpnn", "pin", "poly2"])
 def test_pairs_add_up_and_can_be_left_out(name: str):
     model, ids = built(name), some_ids()
-    part = heat.pair_part(model)
+    part = pair_maps.pair_part(model)
     assert part is not None
-    values = heat.pair_values(part, model.lookup(torch.from_numpy(ids))["vectors"]).detach()
+    values = pair_maps.pair_values(part, model.lookup(torch.from_numpy(ids))["vectors"]).detach()
     assert values.shape[:2] == (50, 6)
-    spread = heat.variance_map(model, ids, LAYOUT)
+    spread = pair_maps.variance_map(model, ids, LAYOUT)
     for number, (i, j) in enumerate(combinations(range(4), 2)):
         assert spread[i, j] == pytest.approx(float(np.sqrt(values[:, number].numpy().var(axis=0).sum())))
     before = model.logits(ids)
-    with heat.without_pairs(model, [1, 4], ids):
+    with pair_maps.without_pairs(model, [1, 4], ids):
         changed = model.logits(ids)
     assert (model.logits(ids) == before).all()
     assert not np.allclose(changed, before)
@@ -113,9 +113,9 @@ def test_pairs_add_up_and_can_be_left_out(name: str):
 
 def test_networks_without_pairs_have_none():
     for name in ("lr", "fnn", "ccpm"):
-        assert heat.pair_part(models.build(name, LAYOUT)) is None
-    assert heat.tells_pairs(models.build("pin", LAYOUT))
-    assert not heat.tells_pairs(models.build("kpnn", LAYOUT))
+        assert pair_maps.pair_part(models.build(name, LAYOUT)) is None
+    assert pair_maps.tells_pairs(models.build("pin", LAYOUT))
+    assert not pair_maps.tells_pairs(models.build("kpnn", LAYOUT))
 
 
 def planted(rows: int = 9000) -> pa.Table:
@@ -134,12 +134,12 @@ def test_the_lowest_third_of_the_pairs_costs_little_and_the_highest_much(name: s
     settings = {"model.name": name, "model.dim": 6, "train.epochs": 6, "train.lr": 0.01, "train.batch_size": 200}
     settings |= {"model.hidden": [16], "model.subnet": [6, 2]} if name == "pin" else {}
     train(load_config(base={**settings, "device": "cpu"}), tmp_path / "data", tmp_path / "run")
-    found = explanation.explain(Predictor.load(tmp_path / "run"), tmp_path / "data", strength_rows=128)
+    found = pair_report.explain(Predictor.load(tmp_path / "run"), tmp_path / "data", strength_rows=128)
     assert found["ranked_by"] == "variance"
     # What a micro network gives may vary and yet be ignored by the DNN behind it.
     strongest = [(int(row["first"][1:]), int(row["second"][1:])) for row in found["pairs"][: 5 if name == "pin" else 3]]
     assert set(strongest) >= ACTIVE
-    (third,) = [row for row in found["drop_pairs"] if row["share"] == explanation.THIRD]
+    (third,) = [row for row in found["drop_pairs"] if row["share"] == pair_report.THIRD]
     assert third["pairs"] == 5
     assert abs(third["weakest"]) < 0.02
     assert third["strongest"] > 0.15

@@ -17,12 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldwise.bundle.predictor import Predictor
-from fieldwise.bundle.scoring import score
 from fieldwise.config.errors import BundleError, DataError
 from fieldwise.config.files import whole_folder
 from fieldwise.data.dataset import Dataset
-from fieldwise.evaluation import heat, metrics
-from fieldwise.evaluation.explain import pair_strength
+from fieldwise.evaluation import metrics, pair_maps
+from fieldwise.evaluation.pair_strength import pair_strength
 from fieldwise.reporting import plots
 from fieldwise.reporting.result_tables import Column
 
@@ -59,18 +58,18 @@ def explain(predictor: Predictor, rows: Path | None = None, strength_rows: int =
     if layout.fields < 2:
         raise DataError(f"pairs need at least two fields, found {layout.fields} ({predictor.bundle.path})")
     known = rows_of(predictor, rows)
-    maps: dict[str, heat.Matrix | None] = {}
-    if heat.pair_part(model) is not None:
-        maps["mean"] = heat.mean_map(model, layout)
+    maps: dict[str, pair_maps.Matrix | None] = {}
+    if pair_maps.pair_part(model) is not None:
+        maps["mean"] = pair_maps.mean_map(model, layout)
     if known is not None:
-        if heat.pair_part(model) is not None:
-            maps["weighted"] = heat.mean_map(model, layout, heat.counts_of(known.ids, layout))
-            maps["variance"] = heat.variance_map(model, known.ids, layout)
-        maps["strength"] = pair_strength(lambda ids: score(model, ids), known.ids, layout, strength_rows)
+        if pair_maps.pair_part(model) is not None:
+            maps["weighted"] = pair_maps.mean_map(model, layout, pair_maps.counts_of(known.ids, layout))
+            maps["variance"] = pair_maps.variance_map(model, known.ids, layout)
+        maps["strength"] = pair_strength(predictor.bundle.logits, known.ids, layout, strength_rows)
     drawn = {name: found for name, found in maps.items() if found is not None}
     if not drawn:
         raise DataError(f"{predictor.bundle.config.model} has no products of vectors to show; give --rows FILE")
-    by = "variance" if heat.tells_pairs(model) and "variance" in drawn else list(drawn)[-1]
+    by = "variance" if pair_maps.tells_pairs(model) and "variance" in drawn else list(drawn)[-1]
     ranked = ranking(drawn, names, by)
     found: dict[str, Any] = {"model": predictor.bundle.config.model, "fields": names, "ranked_by": by, "pairs": ranked}
     found |= {"maps": {name: matrix.round(6).tolist() for name, matrix in drawn.items()}}
@@ -118,7 +117,7 @@ def _raw_rows(predictor: Predictor, file: Path) -> Rows:
     return Rows(np.concatenate(ids), np.concatenate(labels) if labelled else None)
 
 
-def ranking(maps: dict[str, heat.Matrix], names: Sequence[str], by: str) -> list[dict[str, Any]]:
+def ranking(maps: dict[str, pair_maps.Matrix], names: Sequence[str], by: str) -> list[dict[str, Any]]:
     """A row for each pair with its place in every map, the strongest first; `pair` is its number in pairs' order."""
     first, second = np.triu_indices(len(names), k=1)
     order = np.argsort(-maps[by][first, second], kind="stable")
@@ -141,7 +140,7 @@ def costs(predictor: Predictor, rows: Rows, ranked: Sequence[dict[str, Any]], na
     labels = rows.labels
 
     def area(ids: NDArray[np.int32]) -> float:
-        return metrics.auc(labels, score(model, ids))
+        return metrics.auc(labels, predictor.bundle.logits(ids))
 
     whole = area(rows.ids)
     shuffled = np.random.default_rng(0).permutation(len(rows.ids))
@@ -153,14 +152,14 @@ def costs(predictor: Predictor, rows: Rows, ranked: Sequence[dict[str, Any]], na
         fields.append({"field": name, "cost": whole - area(changed)})
     found: dict[str, Any] = {"auc": whole, "rows": len(labels)}
     found["drop_fields"] = sorted(fields, key=lambda row: -row["cost"])
-    if heat.pair_part(model) is not None:
+    if pair_maps.pair_part(model) is not None:
         found["drop_pairs"] = []
         for share in SHARES:
             count = round(share * len(ranked))
             ends = {"weakest": ranked[len(ranked) - count :], "strongest": ranked[:count]}
             row: dict[str, Any] = {"share": share, "pairs": count}
             for end, chosen in ends.items():
-                with heat.without_pairs(model, [pair["pair"] for pair in chosen], rows.ids):
+                with pair_maps.without_pairs(model, [pair["pair"] for pair in chosen], rows.ids):
                     row[end] = whole - area(rows.ids)
             found["drop_pairs"].append(row)
     return found
