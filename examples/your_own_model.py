@@ -8,7 +8,8 @@ from fieldwise.data.encode.prepare import prepare
 from fieldwise.models import Branch, Model, register
 from fieldwise.nn.classifiers import DNN, Layers, Sum
 from fieldwise.nn.embedding import Embedding, Linear, Vectors
-from fieldwise.parts.interactions import InnerProduct, KernelProduct
+from fieldwise.parts.inner.formula import InnerProduct
+from fieldwise.parts.kernel.formula import KernelProduct
 from fieldwise.train.loop import train
 
 

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from fieldwise.config.errors import ConfigError
 from fieldwise.data.schema import Layout
 from fieldwise.export import network
-from fieldwise.export.products import WHOLE
 from fieldwise.graphs import plain_parts
 from fieldwise.nn.trees import Trees
 
@@ -49,8 +48,8 @@ class NetworkScorer:
         self.network, self.threads = plain_parts.load(folder), threads
         self.tables = network.tables_of(self.network)
         self.exact = network.is_exact(self.network)
-        found = [part.kind for _, part in self.network.walk() if part.kind in WHOLE]
-        self.whole = f"its {found[0]} looks at all fields of a row at once" if found else ""
+        found = network.whole_part(self.network)
+        self.whole = f"its {found} looks at all fields of a row at once" if found else ""
         self._rows = self._session(network.graph_of(self.network, network.as_input))
         self._terms: Any = None
         self._splits: OrderedDict[tuple[int, ...], Any] = OrderedDict()

@@ -18,7 +18,9 @@ from fieldwise.graphs import plain_parts
 from fieldwise.nn.classifiers import DNN, Layers
 from fieldwise.nn.embedding import Embedding
 from fieldwise.nn.model import Branch, Model
-from fieldwise.parts.interactions import Concat, Flatten, Interaction, KernelSum
+from fieldwise.parts.features.formula import Concat, Flatten
+from fieldwise.parts.interactions import Interaction
+from fieldwise.parts.kernel.formula import KernelSum
 from tests.test_contract import drawn_ids, made
 
 LAYOUTS = {"plain": Layout.of((5, 7, 4, 3)), "mixed": Layout((5, 7, 4, 6, 5), (1, 3, 1, 2, 1), (3, 4))}

@@ -9,19 +9,19 @@ MICRO = [(True, "fused", 3), (False, "fused-per-pair", 1), (True, "fused-per-pai
 
 @pytest.mark.parametrize(("product", "norm", "out"), MICRO)
 def test_micro_networks(product, norm, out):
-    in_interpreter("tests.kernels.test_triton_pairs", "check_micro", product, norm, out)
+    in_interpreter(__name__, "check_micro", product, norm, out)
 
 
 def test_a_dnn_behind_features_with_zeros_behind_them():
-    in_interpreter("tests.kernels.test_triton_pairs", "check_padded")
+    in_interpreter(__name__, "check_padded")
 
 
 def test_kernel_products():
-    in_interpreter("tests.kernels.test_triton_pairs", "check_kernels")
+    in_interpreter(__name__, "check_kernels")
 
 
 def test_rows_of_a_table_and_their_gradient():
-    in_interpreter("tests.kernels.test_triton_pairs", "check_rows")
+    in_interpreter(__name__, "check_rows")
 
 
 def compare(make):
@@ -66,7 +66,7 @@ def check_padded():
 
 
 def check_kernels():
-    from fieldwise.parts.interactions import KernelProduct
+    from fieldwise.parts.kernel.formula import KernelProduct
 
     compare(lambda: KernelProduct([5] * 4, "mat", "uniform"))
 

@@ -10,15 +10,15 @@ CASES = [([20], "paper"), ([1], "paper"), ([37], "lazy"), ([20, 1], "paper")]
 
 @pytest.mark.parametrize(("dims", "mode"), CASES)
 def test_moves_rows_as_the_plain_update_does(dims, mode):
-    in_interpreter("tests.kernels.test_triton_adam", "check_steps", dims, mode)
+    in_interpreter(__name__, "check_steps", dims, mode)
 
 
 def test_a_gradient_that_is_no_number_is_not_hidden():
-    in_interpreter("tests.kernels.test_triton_adam", "check_nan")
+    in_interpreter(__name__, "check_nan")
 
 
 def test_a_models_tables_move_together_and_their_state_can_be_saved():
-    in_interpreter("tests.kernels.test_triton_adam", "check_model")
+    in_interpreter(__name__, "check_model")
 
 
 def moved(dims, mode, steps, seed=0):

@@ -6,10 +6,20 @@ import pytest
 
 from tests.parts.interpreter import in_interpreter
 
+FOLDERS = {
+    "dnn": "norm",
+    "fm": "pair_sum",
+    "ffm": "field_aware",
+    "afm": "attention",
+    "afm without projection": "attention",
+    "pin": "micro",
+    "kfm": "kernel",
+}
 
-@pytest.mark.parametrize("kind", ["dnn", "fm", "ffm", "afm", "afm without projection", "pin", "kfm"])
+
+@pytest.mark.parametrize("kind", FOLDERS)
 def test_scores(kind):
-    in_interpreter("tests.kernels.test_triton_scores", "check", kind)
+    in_interpreter(__name__, "check", kind)
 
 
 def check(kind):
@@ -17,8 +27,10 @@ def check(kind):
 
     from fieldwise.nn.classifiers import DNN, Layers
     from fieldwise.parts.attention.formula import AttentionPool
-    from fieldwise.parts.interactions import FieldAwareProduct, KernelProduct, PairSum
+    from fieldwise.parts.field_aware.formula import FieldAwareProduct
+    from fieldwise.parts.kernel.formula import KernelProduct
     from fieldwise.parts.micro.formula import MicroNetwork
+    from fieldwise.parts.pair_sum.formula import PairSum
     from tests.parts.drawn import drawn
 
     torch.manual_seed(0)
@@ -38,5 +50,5 @@ def check(kind):
         found, expected = fast(x), slow(x.double())
     assert found.dtype == torch.float32
     assert found.shape == expected.shape
-    assert f"fieldwise.kernels.triton_{ {'pin': 'micro', 'kfm': 'kernels'}.get(kind, 'scores') }" in sys.modules
+    assert f"fieldwise.parts.{FOLDERS[kind]}.triton" in sys.modules
     assert (found.double() - expected).norm() <= 1e-6 * expected.norm()

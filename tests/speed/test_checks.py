@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fieldwise.data.schema import Layout
-from fieldwise.parts.interactions import KernelProduct
+from fieldwise.parts.kernel.formula import KernelProduct
 from fieldwise.speed.bench import Setting, layout_of, made_model
 from fieldwise.speed.checks import (
     AUC_LIMIT,

@@ -10,7 +10,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from fieldwise.loops import running
-from fieldwise.parts.norm.formula import EPSILON
+from fieldwise.parts.micro.gpu import unknown_layers
+from fieldwise.parts.norm.norms import EPSILON
+from fieldwise.parts.ways import Way, no_loops_of_rows
 
 
 def two_layers(v: Tensor, first: Tensor, second: Tensor, layers: tuple[Tensor, ...]) -> Tensor:
@@ -113,3 +115,14 @@ def _shape(weight: Tensor, height: int, wide: int, lanes: int) -> tuple[int, int
 def _any(compiled: Any) -> Any:
     """A compiled function, whose arguments numba's own types do not tell."""
     return compiled
+
+
+def _by_loops(part: Any, v: Tensor) -> Tensor:
+    norm, last_norm = part.norms
+    first, last = ((weight(), bias) for weight, bias in zip(part.weights, part.biases, strict=True))
+    found = two_layers(v, part.first, part.second, (*first, norm.gain, norm.shift, *last))
+    normal: Tensor = last_norm(found.transpose(0, 1))
+    return normal.transpose(0, 1).flatten(1)
+
+
+LOOPS = Way("compiled loops", lambda part, v: unknown_layers(part) or no_loops_of_rows(v), _by_loops)

@@ -30,7 +30,7 @@ from torch import Tensor
 from fieldwise.loops.gpu import ROWS, padded
 from fieldwise.loops.triton_pairs import fields_of, store_side, sum_sides, summed, vectors_of
 from fieldwise.parts.micro.triton_last import last_norm, pulled
-from fieldwise.parts.norm.formula import EPSILON
+from fieldwise.parts.norm.norms import EPSILON
 
 WALKS = 4  # programs that share a pair's rows, where no gradient is summed over them
 

@@ -26,11 +26,11 @@ def rows(count, weighted=False):
 
 
 def test_windows_give_the_steps_of_batches():
-    in_interpreter("tests.steps.test_captured", "check_equal", False)
+    in_interpreter(__name__, "check_equal", False)
 
 
 def test_windows_go_on_in_the_middle_with_weights():
-    in_interpreter("tests.steps.test_captured", "check_equal", True)
+    in_interpreter(__name__, "check_equal", True)
 
 
 def trained(kind, part, start, weighted):
