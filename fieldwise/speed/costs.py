@@ -46,8 +46,11 @@ def flops_per_row(model: Model, layout: Layout, rows: int = 32) -> dict[str, flo
     found = {}
     if model.linear is not None:
         found["linear"] = torch.zeros(rows, layout.fields, 1, device="meta", requires_grad=True)
-    if isinstance(model.embedding, Embedding):
-        found["vectors"] = torch.zeros(rows, layout.fields, model.embedding.dim, device="meta", requires_grad=True)
+    if model.embedding is not None:
+        pairs = layout.fields * (layout.fields - 1) // 2
+        of_vectors = isinstance(model.embedding, Embedding)
+        shape = (layout.fields, model.embedding.dim) if of_vectors else (pairs, 1)  # type: ignore[union-attr]
+        found["vectors"] = torch.zeros(rows, *shape, device="meta", requires_grad=True)
     with Arithmetic() as count:
         model.combine(found).sum().backward()
     return {"products": count.products / rows, "others": count.others / rows}
