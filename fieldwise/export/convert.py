@@ -25,7 +25,8 @@ def network(model: Model, layout: Layout, tables: str = "fp32") -> Part:
     model, found = model.cpu().eval(), []
     shape = {key: list(getattr(layout, key)) for key in ("sizes", "widths", "ordered")}
     if not _known_tables(model):
-        return Part("network", shape, parts=(trace.traced(model, layout, _unknown(model), from_ids=True),))
+        of = type(model if type(model) is not Model else model.embedding).__name__
+        return Part("network", shape, parts=(trace.traced(model, layout, of, from_ids=True),))
     if isinstance(model.embedding, Embedding):
         found.append(_embedding(model.embedding, tables))
     elif isinstance(model.embedding, PairTable):
@@ -54,7 +55,8 @@ def _unknown(model: Model) -> str:
     """The name of the first part that has no ONNX form, or nothing."""
     if type(model) is not Model:
         return type(model).__name__
-    parts = [part for branch in model.branches for part in (branch.interaction, branch.classifier)]
+    branches = [branch for branch in model.branches if isinstance(branch, Branch)]
+    parts = [part for branch in branches for part in (branch.interaction, branch.classifier)]
     return next((_innermost(part) for part in parts if plain_part_of(part) is None), "")
 
 

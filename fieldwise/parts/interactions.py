@@ -87,7 +87,7 @@ def plain_part_of(part: nn.Module) -> Part | None:
     formula, plain = (
         next((each for each in type(part).__mro__ if name in vars(each)), None) for name in ("forward", "plain_part")
     )
-    return part.plain_part() if formula is plain else None  # type: ignore[operator, no-any-return]
+    return part.plain_part() if formula is plain else None  # type: ignore[operator]
 
 
 def array(tensor: Tensor) -> NDArray[Any]:

@@ -58,7 +58,7 @@ def chosen(*ways: Way) -> Callable[[Formula], Formula]:
     def decorated(formula: Formula) -> Formula:
         @wraps(formula)
         def fastest(*inputs: Any) -> Any:
-            if _listener is not None:
+            if not torch.compiler.is_compiling() and _listener is not None:
                 _listener(_choice(formula, ways, inputs))
             if not _formulas_alone:
                 for way in ways:
@@ -167,10 +167,10 @@ def compiles() -> bool:
 
 def no_triton(*tensors: Tensor) -> str:
     """Against Triton's kernels for these tensors: they are for float32 on a GPU, without gaps."""
-    if not HAS_TRITON:
-        return "Triton is missing or switched off"
     if not all(tensor.is_cuda or INTERPRETED for tensor in tensors):
         return "not on a GPU"
+    if not HAS_TRITON:
+        return "Triton is missing or switched off"
     if not all(tensor.dtype == torch.float32 for tensor in tensors):
         return "not float32"
     return "" if all(tensor.is_contiguous() for tensor in tensors) else "not contiguous"
@@ -206,10 +206,10 @@ def room() -> int:
 
 def no_score_kernels(part: nn.Module, values: Tensor) -> str:
     """Against the kernels for scores alone: they are for a GPU, not in training, where no gradient is asked for."""
-    if not HAS_TRITON:
-        return "Triton is missing or switched off"
     if not (values.is_cuda or INTERPRETED):
         return "not on a GPU"
+    if not HAS_TRITON:
+        return "Triton is missing or switched off"
     if torch.compiler.is_compiling():
         return "the model is traced"
     if part.training or torch.is_grad_enabled():
