@@ -18,7 +18,8 @@ H200 = 232_448  # bytes; NIFM with vectors of 64 asked for 262,144 there
     [(20, (40, 5), True, True), (32, (64, 1), False, True), (64, (32, 1), False, False), (64, (64, 1), False, False)],
 )
 def test_micro_networks_fit_or_go_the_plain_way(monkeypatch, dim, subnet, product, fits):
-    monkeypatch.setattr(ways, "no_triton", lambda *_: "")
+    monkeypatch.setattr(ways, "HAS_TRITON", True)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     monkeypatch.setattr(ways, "room", lambda: H200)
     network = MicroNetwork([dim] * 3, subnet, product=product)
     with torch.no_grad():
@@ -27,7 +28,8 @@ def test_micro_networks_fit_or_go_the_plain_way(monkeypatch, dim, subnet, produc
 
 @pytest.mark.parametrize(("dim", "fits"), [(20, True), (128, True), (200, False)])
 def test_kernels_fit_or_go_the_plain_way(monkeypatch, dim, fits):
-    monkeypatch.setattr(ways, "no_triton", lambda *_: "")
+    monkeypatch.setattr(ways, "HAS_TRITON", True)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     monkeypatch.setattr(ways, "room", lambda: H200)
     with torch.no_grad():
         part = KernelProduct([dim] * 3, "mat", "identity")

@@ -24,6 +24,10 @@ def test_rows_of_a_table_and_their_gradient():
     in_interpreter(__name__, "check_rows")
 
 
+def test_a_compiler_takes_the_kernels_into_one_graph():
+    in_interpreter(__name__, "check_compiled")
+
+
 def compare(make):
     """Features and all gradients of a part in float32 by the kernel, and in float64 without."""
     import torch
@@ -89,3 +93,21 @@ def check_rows():
             torch.testing.assert_close(one.to_dense(), two)
         # Adam moves tables together whose ids are the same.
         assert len({one._indices().data_ptr() for one in ours}) == 1
+
+
+def check_compiled():
+    import torch
+
+    from fieldwise.parts.kernel.formula import KernelProduct
+    from fieldwise.parts.micro.formula import MicroNetwork
+
+    graphs, v = [], torch.randn(70, 4, 5)
+
+    def remember(module, inputs):
+        graphs.append(module.code)
+        return module.forward
+
+    for part, name in ((MicroNetwork([5] * 4, (6, 3)), "micro"), (KernelProduct([5] * 4), "kernel_products")):
+        found = torch.compile(part, backend=remember, fullgraph=True)(v)
+        assert f"fieldwise.{name}" in graphs[-1]
+        torch.testing.assert_close(found, part(v))

@@ -7,14 +7,14 @@ from typing import Any
 from torch import Tensor
 
 from fieldwise.loops import gpu
-from fieldwise.parts.ways import Way, no_pair_kernels
+from fieldwise.parts.ways import Way, no_pair_kernels, no_triton
 from fieldwise.parts.weights import Plain
 
 
 def _against(part: Any, v: Tensor) -> str:
     if part.kind != "mat" or not isinstance(part.kernel, Plain):
         return "kernels that are no matrices of one size"
-    return no_pair_kernels(v, tile(part))
+    return no_triton(v) or no_pair_kernels(v, tile(part))
 
 
 def tile(part: Any) -> int:

@@ -129,4 +129,4 @@ def _by_loops(part: Any, v: Tensor) -> Tensor:
     return normal.transpose(0, 1).flatten(1)
 
 
-LOOPS = Way("compiled loops", lambda part, v: unknown_layers(part) or no_loops_of_rows(v), _by_loops)
+LOOPS = Way("compiled loops", lambda part, v: no_loops_of_rows(v) or unknown_layers(part), _by_loops)

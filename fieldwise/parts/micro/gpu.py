@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fieldwise.loops import gpu
 from fieldwise.parts.norm.norms import PairNorm
-from fieldwise.parts.ways import Way, no_pair_kernels
+from fieldwise.parts.ways import Way, no_pair_kernels, no_triton
 from fieldwise.parts.weights import Plain
 
 PIECE = 8  # numbers of bfloat16 in 16 bytes
@@ -44,4 +44,8 @@ def _by_triton(part: Any, v: Tensor) -> Tensor:
     return (last(x.transpose(0, 1)).transpose(0, 1) if own else x).flatten(1)
 
 
-TRITON = Way("Triton", lambda part, v: unknown_layers(part) or no_pair_kernels(v, tile(part)), _by_triton)
+def _against(part: Any, v: Tensor) -> str:
+    return no_triton(v) or unknown_layers(part) or no_pair_kernels(v, tile(part))
+
+
+TRITON = Way("Triton", _against, _by_triton)

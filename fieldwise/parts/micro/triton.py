@@ -1,6 +1,6 @@
 """PIN's and NIFM's micro networks on a GPU (Triton): no pair's input or hidden units ever lie in memory.
 
-Plain version: nn.micro.MicroNetwork with two layers and the fused norm. For each row b and pair p = (i, j):
+The formula is `MicroNetwork.forward` with two layers and the fused norm. For each row b and pair p = (i, j):
 
     x = [v_i, v_j, v_i * v_j, 1]         h = x W1_p, b1_p being W1_p's last row
     n = (h - mean_b) / std_b             over all pairs and units of the row
