@@ -48,14 +48,14 @@ class TwoLayers(torch.autograd.Function):
         units = v.new_empty(blocks if kept else threads, pairs, height, BLOCK)
         stats, out = v.new_empty(blocks, 2, BLOCK), v.new_empty(len(v), pairs, last.shape[2])
         norm = gain.squeeze(1), shift.squeeze(1)
-        inputs = micro.Inputs(*map(running.array, (v, first, second)), weight.shape[1])
-        layers_ = micro.Layers(*map(running.array, (_words(weight, 1) if narrow else weight, *norm, last)))
+        inputs = micro.Inputs(running.array(v), running.array(first), running.array(second), weight.shape[1])
+        network = micro.Layers(*map(running.array, (_words(weight, 1) if narrow else weight, *norm, last)))
         biases = micro.Biases(*map(running.array, (bias.squeeze(1), last_bias.squeeze(1))))
         held, moments, found = map(running.array, (units, stats, out))
 
         def part(low: int, high: int, thread: int) -> None:
             room = micro.Kept(held if kept else held[thread : thread + 1], moments)
-            compute(inputs, layers_, biases, EPSILON, low, high, room, found)
+            compute(inputs, network, biases, EPSILON, low, high, room, found)
 
         running.on_threads(part, blocks, threads)
         if kept:
@@ -77,7 +77,7 @@ class TwoLayers(torch.autograd.Function):
         by_weight = v.new_zeros(threads, *_shape(weight, height, wide + 1, LANES))
         by_gain, by_shift = v.new_zeros(2, threads, *gain.shape, LANES)
         by_last = v.new_zeros(threads, *_shape(last, height, outs, LANES))
-        inputs = micro.Inputs(*map(running.array, (v, first, second)), wide)
+        inputs = micro.Inputs(running.array(v), running.array(first), running.array(second), wide)
         layers = micro.Layers(*map(running.array, (_words(weight, 2) if ctx.narrow else weight, gain, shift, last)))
         kept, pulls = micro.Kept(*map(running.array, (units, stats))), running.array(grad)
         sums = [running.array(part) for part in (by_weight, by_gain, by_shift, by_last)]
