@@ -6,45 +6,61 @@ import importlib
 import sys
 import warnings
 
-import typer
-
-from fieldwise.commands.app import app
+# Nothing that takes time: an interrupt while the rest is loaded is one line too.
+from fieldwise.config import memory
 from fieldwise.config.errors import FieldwiseError, WorkerLost
+from fieldwise.config.interrupts import interrupts
 
 # Each module of fieldwise.commands registers its verbs; this order is the order of --help.
-for group in ("data", "training", "results", "history", "studies", "exporting", "online", "speed"):
-    importlib.import_module(f"fieldwise.commands.{group}")
+GROUPS = ("data", "training", "results", "history", "studies", "exporting", "online", "speed")
+STOPPED = "stopped; `prepare`, `compare`, `study` and `tune` go on with the same command, `train` with --resume added"
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs a verb. A user's mistake is one line on standard error and exit code 2."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    """Runs a verb. A user's mistake is one line on standard error and exit code 2, an interrupt one line and 130."""
+    try:
+        code = _run(list(sys.argv[1:] if arguments is None else arguments))
+    except KeyboardInterrupt:
+        code = 130
+    if code == 130:
+        print(STOPPED, file=sys.stderr)
+    sys.exit(code)
+
+
+def _run(arguments: list[str]) -> int:
+    """Runs a verb and returns the exit code."""
+    import typer
+
+    from fieldwise.commands.app import app
+
+    for group in GROUPS:
+        importlib.import_module(f"fieldwise.commands.{group}")
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"] or ["--help"]
     # typer carries its own click; this is that click's error, whichever it is.
     usage_error: type[Exception] = typer.BadParameter.__mro__[2]
     warnings.filterwarnings("default" if debug else "ignore")
     try:
-        code = app(arguments, standalone_mode=False)
+        with interrupts():
+            code = app(arguments, standalone_mode=False)
     except (FieldwiseError, usage_error, OSError, MemoryError) as error:
         if debug:
             raise
         message = error.format_message() if hasattr(error, "format_message") else str(error) or type(error).__name__
         print(f"error: {' '.join(message.split())}", file=sys.stderr)
-        sys.exit(2)
+        return 2
     except WorkerLost as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
-    except (KeyboardInterrupt, typer.Abort):
-        code = 130
+        return 1
+    except typer.Abort:
+        return 130
     except Exception as error:
         if debug:
             raise
-        print(f"error: {type(error).__name__}: {error}; this is a fault of ours, see it with --debug", file=sys.stderr)
-        sys.exit(1)
-    if code == 130:
-        print(
-            "stopped; `compare`, `study` and `tune` go on with the same command, `train` with --resume added",
-            file=sys.stderr,
-        )
-    sys.exit(code if isinstance(code, int) else 0)
+        found = (str(error).strip().splitlines() or [""])[0]
+        if memory.ran_out(error):
+            print(f"error: out of memory: {found}", file=sys.stderr)
+            return 2
+        print(f"error: {type(error).__name__}: {found}; this is a fault of ours, see it with --debug", file=sys.stderr)
+        return 1
+    return code if isinstance(code, int) else 0

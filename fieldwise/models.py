@@ -134,7 +134,7 @@ def afm(
     project: bool = True,
     dropout: float = 0.0,
 ) -> Model:
-    """Attentional FM: FM's pairs weighted by an attention network (section 3.1)."""
+    """Attentional FM: FM's pairs weighted by attention (section 3.1); `project` is its authors', not the paper's."""
     dims = vectors.sizes(sizes)
     pool = AttentionPool(dims, attention, temperature, project, dropout)
     return Model(Embedding(sizes, dims), Branch(pool, Sum()), linear=Linear(sizes))

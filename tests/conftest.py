@@ -18,6 +18,10 @@ from fieldwise.config.settings import load_config
 from fieldwise.data.encode.prepare import prepare
 from fieldwise.data.read import formats
 from fieldwise.train.loop import train
+from tests.serving.bundles import everything
+from tests.serving.served import server
+
+__all__ = ["everything", "server"]  # fixtures of more than one room
 
 # Times depend on the machine, and the same examples must run everywhere.
 settings.register_profile("fieldwise", deadline=None, derandomize=True, max_examples=25)

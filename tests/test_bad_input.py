@@ -88,6 +88,20 @@ FILES: list[tuple[str, str | bytes, str]] = [
     ("a.csv.gz", gzip.compress(GOOD.encode(), mtime=0)[:15], "cannot read the file"),
     ("a.parquet", "PAR1", "not a readable parquet file"),
     ("a.libsvm", "1 3\n", "expected feature:value, found '3' (FILE, line 1)"),
+    ("a.csv.gz", b"\xf9" + GOOD.encode(), "found other bytes (b'\\xf9click,u'), and no gzip file in spite of its name"),
+    ("a.csv.gz", b"PK\x03\x04\xff", "found a zip archive, as Excel files are too (FILE)"),
+    ("a.csv", GOOD.encode("utf-16"), "found UTF-16 text (FILE)"),
+    ("a.csv", GOOD.encode() + b"1,\xe9\n", "expected UTF-8 text, found byte 0xe9 (FILE); save it as UTF-8"),
+    ("a.csv", GOOD.replace(",", ";"), "there are: click;user (FILE); is that one column?"),
+    (
+        "a.csv",
+        "click,id\n" + "".join(f"{n % 2},u{n}\n" for n in range(60)),
+        "no column is left to predict 'click' from",
+    ),
+    ("a.csv", ",click\nx,0\n" * 5, "the first column has no name and does not number the rows, found 'x' in it"),
+    ("a.csv", "click,user,\n" + "0,a,\n1,b,\n" * 9, "an empty name (column 3, FILE); give it a name of its own there"),
+    ("a.csv", "0,3,3\n1,2,2\n", "(column 2, FILE); a file without a header ends in .txt"),
+    ("a.parquet.gz", gzip.compress(b"PAR1", mtime=0), "not a readable parquet file: it is packed once more; unpack it"),
     ("a.docx", GOOD, "a file must end in .csv, .tsv, .txt, .parquet, .libsvm or .libffm"),
 ]
 
@@ -97,6 +111,30 @@ def test_files(fails: Fails, tmp_path: Path, out: Path, name: str, content: str 
     path = save(tmp_path / name, content)
     line = fails("prepare", path, "--label", "click", "--out", out)
     assert message.replace("FILE", str(path)) in line
+    assert left(out) == []
+
+
+def test_columns_of_one_name_in_a_parquet_file(fails: Fails, tmp_path: Path, out: Path) -> None:
+    columns = [pa.array([0, 1] * 9), pa.array(["a", "b"] * 9), pa.array(["a", "b"] * 9)]
+    parquet.write_table(pa.Table.from_arrays(columns, names=["click", "user", "user"]), tmp_path / "a.parquet")
+    line = fails("prepare", tmp_path / "a.parquet", "--label", "click", "--out", out)
+    assert f"each column needs a name of its own, found 'user' 2 times ({tmp_path / 'a.parquet'})" in line
+
+
+def test_folders_where_files_are_meant(fails: Fails, tmp_path: Path, out: Path, trained: Trained) -> None:
+    folder = tmp_path / "logs.csv"
+    folder.mkdir()
+    assert f"found a folder ({folder}); there is no file in it" in fails(
+        "prepare", folder, "--label", "click", "--out", out
+    )
+    good = save(folder / "a.csv", GOOD)
+    found = f"expected a file, found a folder ({folder}); name the files in it, such as {good}"
+    assert found in fails("prepare", folder, "--label", "click", "--out", out)
+    assert found in fails("prepare", good, "--valid", folder, "--label", "click", "--out", out)
+    assert found in fails("predict", trained.run, folder, "-o", out.with_suffix(".csv"))
+    line = fails("predict", trained.run, trained.log, "-o", folder)
+    assert f"expected the name of a file to write, found a folder ({folder}); name a file in it" in line
+    assert f"cannot make the folder {good}" in fails("prepare", good, "--label", "click", "--out", good / "x")
     assert left(out) == []
 
 
@@ -126,6 +164,10 @@ def test_files_of_other_columns(fails: Fails, tmp_path: Path, out: Path) -> None
         (["--label", "click", "--seed", "-1"], "--seed must be 0 or more, found -1"),
         (["--label", "click", "--seed", "x"], "Invalid value for '--seed'"),
         (["--label", "click", "--weight", "w"], "column 'w' is missing; there are: click, user"),
+        (
+            ["--label", "click", "--drop", "usr"],
+            "--drop: unknown column 'usr'; did you mean 'user'? available: click, ",
+        ),
         (
             ["--label", "click", "--weight", "user"],
             "there is no column beside 'click' to predict it from",
@@ -201,6 +243,15 @@ def test_out_is_there(fails: Fails, tmp_path: Path, out: Path, trained: Trained)
         (["--model", "fm", "--set", "train.lr"], "--set takes KEY=VALUE, such as train.lr=3e-4, found 'train.lr'"),
         (["--model", "fm", "--set", "train.lr=fast"], "train.lr must be a float, found 'fast'"),
         (["--model", "fm", "--set", "train.epochs=0"], "train.epochs must be at least 1, found 0"),
+        (["--model", "fm", "--set", "train.schedule=cosin"], "unknown schedule 'cosin'; did you mean 'cosine'?"),
+        (
+            ["--model", "lr", "--set", "train.optimizer=ftrl", "--set", "train.schedule=cosine"],
+            "ftrl needs the constant schedule without warmup",
+        ),
+        (
+            ["--model", "fm", "--set", "model.adaptive=nan"],
+            "adaptive 0 or more, found 32 and nan",
+        ),
         (["--model", "fm", "--seed", "-1"], "seed must be a whole number of 0 or more, found -1"),
         (["--model", "fm", "--config", "nothing.toml"], "cannot read the config"),
     ],
@@ -218,6 +269,19 @@ def test_an_unknown_key_in_a_recipe(fails: Fails, tmp_path: Path, out: Path, tra
     assert left(out) == []
 
 
+def test_a_part_of_one_class(fails: Fails, tmp_path: Path, out: Path, trained: Trained) -> None:
+    """Refused before anything is trained, and in a search too."""
+    copy = tmp_path / "data"
+    shutil.copytree(trained.data, copy)
+    labels = np.load(copy / "valid" / "labels.npy")
+    np.save(copy / "valid" / "labels.npy", np.zeros_like(labels))
+    for verb in ("train", "tune"):
+        line = fails(verb, copy, "--model", "lr", "--out", out)
+        assert f"all {len(labels)} rows of the valid part have label 0, so that nothing can be judged by them" in line
+        assert str(copy) in line
+    assert left(out) == []
+
+
 def test_a_folder_that_was_not_prepared(fails: Fails, tmp_path: Path, out: Path, trained: Trained) -> None:
     assert "not a folder that `fieldwise prepare` left" in fails("train", tmp_path, "--model", "lr", "--out", out)
     copy = tmp_path / "data"
@@ -226,6 +290,41 @@ def test_a_folder_that_was_not_prepared(fails: Fails, tmp_path: Path, out: Path,
     save(ids, ids.read_bytes()[:-100])
     assert "not a folder that `fieldwise prepare` left" in fails("train", copy, "--model", "lr", "--out", out)
     assert left(out) == []
+
+
+def damaged(data: Path, copy: Path, part: str, change: Callable[[Any], Any]) -> Path:
+    """A copy of a prepared folder with other ids."""
+    shutil.copytree(data, copy)
+    ids = copy / part / "ids.npy"
+    np.save(ids, change(np.load(ids)))
+    return copy
+
+
+def test_a_folder_without_its_encoder_is_refused_before_training(
+    fails: Fails, tmp_path: Path, out: Path, trained: Trained
+) -> None:
+    copy = tmp_path / "data"
+    shutil.copytree(trained.data, copy)
+    shutil.rmtree(copy / "encoder")
+    line = fails("train", copy, "--model", "lr", "--out", out)
+    assert f"not a folder that `fieldwise prepare` left: there is no {copy / 'encoder'} ({copy})" in line
+    assert left(out) == []
+
+
+def test_ids_of_another_kind_are_refused(fails: Fails, tmp_path: Path, out: Path, trained: Trained) -> None:
+    copy = damaged(trained.data, tmp_path / "data", "train", lambda ids: ids.astype(np.float64))
+    assert "part 'train' is damaged: " in fails("train", copy, "--model", "lr", "--out", out)
+    assert left(out) == []
+
+
+@pytest.mark.parametrize("part", ["train", "valid", "test"])
+def test_ids_outside_of_their_field_are_one_line(
+    fails: Fails, tmp_path: Path, out: Path, trained: Trained, part: str
+) -> None:
+    copy = damaged(trained.data, tmp_path / "data", part, lambda ids: ids + 10**6)
+    settings = ["--set", "train.epochs=1", "--json"]
+    line = fails("train", copy, "--model", "fnn", "--set", "model.hidden=[4]", *settings, "--out", out)
+    assert f"an id lies outside of its field: the data are damaged; prepare them anew ({copy})" in line
 
 
 # Tuning.

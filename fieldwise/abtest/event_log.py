@@ -74,9 +74,17 @@ class Impression:
         return {name: getattr(self, name) for name in names} | shown | {"unit": unit}
 
 
+def own_id(request_id: str, place: int, what: int | str) -> str:
+    """The id of an event whose client gave none."""
+    return f"{request_id} {place} {what}"
+
+
 @dataclass(frozen=True)
 class Event:
-    """A response to the row at `place` of a request. The same `event_id` counts once."""
+    """A response to the row at `place` of a request. The same `event_id` counts once.
+
+    An id of our own has a space in it, which a client's has not: no client can use up the one of another's row.
+    """
 
     request_id: str
     place: int
@@ -87,7 +95,7 @@ class Event:
 
     @property
     def id(self) -> str:
-        return self.event_id or f"{self.request_id}:{self.place}:{self.label}"
+        return self.event_id or own_id(self.request_id, self.place, self.label)
 
 
 @dataclass(frozen=True)
@@ -218,7 +226,7 @@ class EventLog:
             )
             found = connection.execute(open_ones).all()
             missing = [
-                Event(request_id, place, 0, f"{request_id}:{place}:none")
+                Event(request_id, place, 0, own_id(request_id, place, "none"))
                 for request_id, content, _ in found
                 for place in json.loads(content)["places"]
             ]

@@ -5,19 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
-
-from safetensors import SafetensorError
 
 import fieldwise
 from fieldwise.bundle.calibration import Calibration
-from fieldwise.bundle.members import Blend, JoinedEncoder, JoinedSchema, Member
+from fieldwise.bundle.members import Blend, JoinedEncoder, JoinedSchema, Member, blend_weights
 from fieldwise.bundle.scoring import Saved, Scorer
-from fieldwise.config.errors import BundleError
+from fieldwise.config.documents import read_json, read_toml
+from fieldwise.config.errors import BundleError, FieldwiseError
 from fieldwise.config.files import whole_folder
 from fieldwise.config.settings import Config, config_from
 from fieldwise.data.encode.encoder import Encoder
@@ -30,6 +29,16 @@ if TYPE_CHECKING:
 FORMAT = 1
 # Where the members of a blend lie in its bundle.
 MEMBERS = "members"
+# The files that are read of a bundle, beside those of its encoder.
+OWN = (
+    "config.toml",
+    "schema.toml",
+    "calibration.json",
+    "metrics.json",
+    "blend.json",
+    "weights.safetensors",
+    "trees.ubj",
+)
 
 
 @dataclass(frozen=True)
@@ -131,20 +140,54 @@ def load(path: Path) -> Bundle:
     schema: Schema
     encoder: Encoder | JoinedEncoder
     model: Scorer
-    try:
-        config = config_from(tomllib.loads((folder / "config.toml").read_text(encoding="utf-8")), str(folder))
+    with read_with_care(folder):
+        config = load_config(folder)
         if (folder / Blend.file).is_file():
-            members = tuple(load(folder / name) for name in member_names(len(config.options["members"])))
+            members = tuple(load(member) for member in member_folders(folder))
             schema, encoder, model = joined(members)
         else:
             schema = Schema.load(folder / "schema.toml")
             encoder = Encoder.load(folder / "encoder", schema)
             model = build_model(config, encoder.layout)
         model.load(folder / model.file)
-    except (OSError, tomllib.TOMLDecodeError, SafetensorError, RuntimeError, KeyError) as error:
-        raise BundleError(f"the bundle is damaged: {str(error).splitlines()[0]} ({folder})") from None
-    calibration = Calibration.from_json(read_json(folder / "calibration.json"))
-    return Bundle(folder, config, schema, encoder, model, calibration, read_json(folder / "metrics.json"), members)
+    facts = read_json(folder / "metrics.json")
+    return Bundle(folder, config, schema, encoder, model, load_calibration(folder), facts, members)
+
+
+@contextmanager
+def read_with_care(folder: Path) -> Iterator[None]:
+    """Whatever a library says of a bundle's files, in one line: they may be a stranger's, and hold anything."""
+    try:
+        yield
+    except BundleError:
+        raise
+    except FieldwiseError as error:
+        raise BundleError(f"{error} ({folder})") from error
+    except Exception as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0][:300]
+        raise BundleError(f"the bundle is damaged: {reason} ({folder})") from error
+
+
+def load_config(folder: Path) -> Config:
+    """The config of a bundle folder."""
+    return config_from(read_toml(folder / "config.toml"), str(folder))
+
+
+def load_calibration(folder: Path) -> Calibration:
+    """The calibration of a bundle folder."""
+    try:
+        return Calibration.from_json(read_json(folder / "calibration.json"))
+    except ValueError as error:
+        raise BundleError(f"the calibration is damaged: {error} ({folder})") from None
+
+
+def member_folders(folder: Path) -> list[Path]:
+    """The folders of a blend's members, one for each weight."""
+    found = [folder / name for name in member_names(len(blend_weights(folder / Blend.file)[0]))]
+    for member in found:
+        if (member / Blend.file).is_file():
+            raise BundleError(f"a member of a blend is a model, found a blend ({member})")
+    return found
 
 
 def member_names(count: int) -> list[str]:
@@ -176,18 +219,33 @@ def load_encoder(path: Path) -> Encoder:
 def checked(path: Path) -> Path:
     """The bundle folder of a run or a bundle, every file of it whole."""
     folder = locate(path)
-    facts = read_json(folder / "bundle.json")
-    if facts.get("format") != FORMAT:
-        found = facts.get("format")
-        raise BundleError(
-            f"expected a bundle of format {FORMAT}, found {found}; use the version that wrote it ({folder})"
-        )
-    for name, digest in facts.get("files", {}).items():
+    for name, digest in digests(folder).items():
         file = folder / name
         if not file.is_file() or digest_of(file) != digest:
             state = "changed or cut off" if file.is_file() else "missing"
             raise BundleError(f"the bundle's {name} is {state}; write it again or copy it anew ({folder})")
     return folder
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """What bundle.json says that each file of the folder is; none of them lies outside, and none is left out."""
+    facts = read_json(folder / "bundle.json")
+    found = facts.get("format")
+    if found != FORMAT:
+        way_out = "use the version that wrote it"
+        raise BundleError(f"expected a bundle of format {FORMAT}, found {str(found)[:40]}; {way_out} ({folder})")
+    files = facts.get("files", {})
+    if not isinstance(files, dict) or not all(isinstance(digest, str) for digest in files.values()):
+        raise BundleError(f"expected a digest of each file in bundle.json, found another form ({folder})")
+    for name in files:
+        parts = PurePosixPath(name).parts
+        if not parts or parts[0] == "/" or ".." in parts or not name.isprintable():
+            raise BundleError(f"a bundle's files lie in its folder, found {name[:100]!r} in bundle.json ({folder})")
+    encoder = (file for file in (folder / "encoder").glob("*") if file.is_file())
+    for file in (*(folder / name for name in OWN), *encoder):
+        if file.is_file() and file.relative_to(folder).as_posix() not in files:
+            raise BundleError(f"bundle.json has no digest of {file.relative_to(folder)}; write it again ({folder})")
+    return files
 
 
 def build_model(config: Config, layout: Layout) -> Model | Trees:
@@ -217,13 +275,3 @@ def digest_of(path: Path) -> str:
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
     path.write_text(json.dumps(values, indent=1), encoding="utf-8")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BundleError(f"cannot read {path.name}: {error} ({path.parent})") from None
-    if not isinstance(values, dict):
-        raise BundleError(f"expected an object in {path.name}, found a {type(values).__name__} ({path.parent})")
-    return values

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldwise.config.errors import BundleError, ConfigError, unknown
+from fieldwise.config.documents import number, numbers
+from fieldwise.config.errors import ConfigError, unknown
 from fieldwise.evaluation.metrics import Floats, sigmoid
 
 KINDS = ("none", "shift", "platt", "isotonic")
@@ -38,13 +40,19 @@ class Calibration:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Calibration:
-        try:
-            values = dict(values)
-            for name in ("curve_x", "curve_y"):
-                values[name] = tuple(float(x) for x in values[name])
-            return cls(**values)
-        except (TypeError, KeyError, ValueError) as error:
-            raise BundleError(f"the calibration is damaged: {error}") from None
+        """Reads what `to_json` gave; ValueError where that is no calibration."""
+        given = set(values) - {"kind", "curve_x", "curve_y"}
+        if values.get("kind") not in KINDS or not given <= {"slope", "shift", "offset"}:
+            raise ValueError(f"its kind is one of {', '.join(KINDS)}, and it has a slope, a shift, an offset, a curve")
+        curves: dict[str, Any] = {n: tuple(numbers(values, n)) for n in ("curve_x", "curve_y") if n in values}
+        found = cls(values["kind"], **{name: number(values, name) for name in given} | curves)
+        if not found.slope > 0:
+            raise ValueError(f"slope must be above 0, found {found.slope}")
+        for curve in (found.curve_x, found.curve_y):
+            rises = all(low <= high for low, high in pairwise((0.0, *curve, 1.0)))
+            if not rises or len(curve) != len(found.curve_x):
+                raise ValueError("a curve rises between 0 and 1, with as many places as values")
+        return found
 
 
 def fit(

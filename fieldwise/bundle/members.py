@@ -17,6 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fieldwise.bundle.scoring import Scorer
+from fieldwise.config.documents import number, numbers, parsed
 from fieldwise.config.errors import BundleError
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.read.cells import Cells
@@ -126,11 +127,20 @@ class Blend:
         path.write_text(json.dumps(values, indent=1), encoding="utf-8")
 
     def load(self, path: Path) -> None:
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-            self.weights, self.shift = np.array(values["weights"], dtype=np.float64), float(values["shift"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise BundleError(f"the weights of the blend are damaged: {error} ({path})") from None
-        if self.weights.shape != (len(self.members),):
-            found = f"{len(self.members)} members and weights of shape {self.weights.shape}"
+        weights, self.shift = blend_weights(path)
+        self.weights = np.array(weights, dtype=np.float64)
+        if len(weights) != len(self.members):
+            found = f"{len(self.members)} members and {len(weights)} weights"
             raise BundleError(f"a blend needs a weight for each member, found {found} ({path})")
+
+
+def blend_weights(path: Path) -> tuple[list[float], float]:
+    """The weights of a blend's members, 0 or more, and its shift, from blend.json."""
+    try:
+        values = parsed(path)
+        weights, shift = numbers(values, "weights"), number(values, "shift")
+        if not weights or min(weights) < 0:
+            raise ValueError("weights are one or more numbers of 0 or more")
+    except (OSError, ValueError, KeyError) as error:
+        raise BundleError(f"the weights of the blend are damaged: {error} ({path})") from None
+    return weights, shift

@@ -14,6 +14,9 @@ from fieldwise.reporting.console import counting, err, print_json, print_proposa
 if TYPE_CHECKING:
     from fieldwise.data.encode.encoder import Encoder
 
+# Fields that are named one by one.
+SHOWN = 100
+
 
 @app.command()
 def simulate(
@@ -112,9 +115,9 @@ def prepare(
 
     if history_set and history in ("", "none"):
         raise ConfigError("--history-set needs --history, the keys whose past becomes fields")
-    if continue_from and (history not in ("", "none") or gbdt_leaves or recipe):
+    if continue_from and (history not in ("", "none") or gbdt_leaves or recipe or drop):
         raise ConfigError(
-            "--continue-from keeps fields and recipe as they are; leave out --history, --gbdt-leaves, --recipe"
+            "--continue-from keeps fields and recipe as they are; leave out --history, --gbdt-leaves, --recipe, --drop"
         )
     if on_bad_rows not in ("stop", "skip"):
         raise ConfigError(f"--on-bad-rows takes stop or skip, found '{on_bad_rows}'")
@@ -149,7 +152,7 @@ def prepare(
                 chosen.schema,
                 chosen.split,
                 chosen.weight,
-                drop or (),
+                chosen.drop,
                 force,
                 progress,
                 chosen.names,
@@ -169,29 +172,40 @@ def prepare(
     if json:
         print_json(facts)
     else:
-        _print_prepared(facts, folder, continue_from)
+        settled = bool(history or (chosen.schema and chosen.schema.history.keys))
+        _print_prepared(facts, folder, continue_from, advise_history=not settled)
 
 
-def _print_prepared(facts: dict[str, Any], folder: Path, continued: Path | None) -> None:
+def _print_prepared(facts: dict[str, Any], folder: Path, continued: Path | None, advise_history: bool) -> None:
     for note in facts["notes"]:
         err.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
     for part, count in facts["rows"].items():
         say(f"{part:6}{count:>12,} rows, {facts['positive_rate'][part]:.4%} positive")
     print_proposals(facts["proposals"])
-    kinds = ", ".join(f"{n} ({v['kind']}, {v['size']:,} ids)" for n, v in facts["fields"].items())
+    trains = "valid" in facts["rows"] and all(0 < rate < 1 for rate in facts["positive_rate"].values())
+    kinds = _kinds(facts["fields"])
     if continued:
         grown = ", ".join(f"{name} {count:,}" for name, count in facts["new_ids"].items())
         say(f"fields: {kinds}\nnew ids, behind the old ones: {grown or 'none'}")
-        say(f"next: fieldwise train {folder} --continue-from {continued} --out runs/next")
+        if trains:
+            say(f"next: fieldwise train {folder} --continue-from {continued} --out runs/next")
         return
     say(f"fields: {kinds}\nschema: {folder / 'schema.toml'} (edit it and pass it with --schema)")
     if facts["rates"]:
         say(f"rates: {folder / 'rates'} and order: the same rows with the rates of {facts['rates']} keys, for trees")
     if facts["refit"]:
         say(f"refit: {folder / 'refit'} has the test rows among the training rows, for `compare`'s choice")
-    say(f"next: fieldwise train {folder} --model pin --out runs/pin, or several models: fieldwise compare {folder}")
-    if all(field["kind"] != "history" for field in facts["fields"].values()):
+    if trains:
+        say(f"next: fieldwise train {folder} --model pin --out runs/pin, or several models: fieldwise compare {folder}")
+    if advise_history:
         say("ids that come back, such as users and items? --history auto adds what they did before, where it helps")
+
+
+def _kinds(fields: dict[str, dict[str, Any]]) -> str:
+    """The fields with their kinds and sizes; of very many the first ones."""
+    shown = [f"{name} ({field['kind']}, {field['size']:,} ids)" for name, field in fields.items()]
+    more = f" and {len(shown) - SHOWN:,} more" if len(shown) > SHOWN else ""
+    return ", ".join(shown[:SHOWN]) + more
 
 
 @app.command()

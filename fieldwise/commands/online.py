@@ -50,6 +50,9 @@ def serve(
     max_body: Annotated[int, typer.Option(help="Bytes of one request.")] = 4_000_000,
     timeout: Annotated[float, typer.Option(help="Seconds until a request is given up.")] = 5.0,
     queue: Annotated[int, typer.Option(help="Requests that may wait in each worker; more are refused.")] = 64,
+    max_headers: Annotated[int, typer.Option(help="Bytes of one request's headers.")] = 32_000,
+    header_timeout: Annotated[float, typer.Option(help="Seconds until headers must have arrived.")] = 10.0,
+    connections: Annotated[int, typer.Option(help="Connections to each worker; more are refused.")] = 512,
 ) -> None:
     """Put one or more models behind HTTP: predict, rank, explain, an A/B test and its event log.
 
@@ -76,7 +79,7 @@ def serve(
         workers=workers,
         log=log if "://" in log or log == "none" else str(Path(log).absolute()),
         negatives_after=negatives_after,
-        limits=Limits(max_body, max_rows, timeout, queue),
+        limits=Limits(max_body, max_rows, timeout, queue, max_headers, header_timeout, connections),
     )
     if len(arms) != len(sources):
         raise ConfigError(f"--names needs a name for each arm, found {len(arms)} for {len(sources)}")

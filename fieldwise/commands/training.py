@@ -25,6 +25,7 @@ from fieldwise.reporting.console import (
     print_report,
     print_study,
     say,
+    warn,
 )
 
 
@@ -227,6 +228,8 @@ def compare(
         if row["verdict"]:
             blocks = f"better in {row['blocks_better']} of {row['blocks']} blocks"
             say(f"{row['model']} against {found['baseline']} on log loss: {row['verdict']}, {blocks}")
+    for warning in found["warnings"]:
+        warn(warning)
     say(f"table: {folder / 'table.md'}  page: {folder / 'index.html'}")
     best = found["best"]
     say(f"lowest validation log loss: {best['model']}, {best['valid_log_loss']:.5f}")

@@ -30,6 +30,10 @@ class ConfigError(FieldwiseError):
     """A setting is unknown or out of range."""
 
 
+class TooLarge(ConfigError):
+    """What the settings mean does not fit into memory."""
+
+
 class BundleError(FieldwiseError):
     """A folder is not a bundle, a run or a prepared data set, or is damaged."""
 
@@ -52,13 +56,27 @@ def first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
 
 
+# How much of a name that somebody else chose is repeated.
+SHOWN = 100
+
+
+def shown(text: str) -> str:
+    """A name that somebody else chose, as it may stand in a line: no longer than a name should be, and on that line.
+
+    >>> shown("a\\nb"), len(shown("x" * 5000))
+    ('a?b', 103)
+    """
+    cut = text if len(text) <= SHOWN else text[:SHOWN] + "..."
+    return cut if cut.isprintable() else "".join(c if c.isprintable() else "?" for c in cut)
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     """The line for a name that nobody knows, with the nearest one.
 
     >>> unknown("model", "pnn", ["lr", "ipnn"])
     "unknown model 'pnn'; did you mean 'ipnn'? available: ipnn, lr"
     """
-    names = sorted(known)
+    names, name = sorted(known), shown(name)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f" did you mean '{near[0]}'?" if near else ""
     return f"unknown {kind} '{name}';{hint} available: {', '.join(names)}"

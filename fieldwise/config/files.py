@@ -7,13 +7,72 @@ import glob
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fieldwise.config.errors import FieldwiseError
+from fieldwise.config.interrupts import interrupts
 
 # The file in a begun folder that says what it was begun with.
 STAMP = "STARTED"
+# The file that says which process works in a folder, as long as it does.
+HOLDER = ".holder"
+
+
+class Hold:
+    """A folder that this process alone works in, until it lets go or ends: of one that was killed the system lets go.
+
+    `doing` says what the folder is held for, to a process that comes second.
+    """
+
+    def __init__(self, folder: Path, doing: str) -> None:
+        import fcntl
+
+        self.note = folder / HOLDER
+        self.opened = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(self.opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self.opened)
+            raise FieldwiseError(
+                f"another process{self._holder()} is {doing}; wait for it, or choose another name"
+            ) from None
+        except OSError:
+            pass  # a file system without locks: there is no way to know of others
+
+    def _holder(self) -> str:
+        try:
+            return f" ({self.note.read_text(encoding='utf-8').strip()})"
+        except OSError:
+            return ""
+
+    def sign(self) -> None:
+        """Says in the folder who holds it; one that was not ours to write to would be left as it is."""
+        self.note.write_text(f"pid {os.getpid()}", encoding="utf-8")
+
+    def unsign(self) -> None:
+        self.note.unlink(missing_ok=True)
+
+    def release(self) -> None:
+        """Lets go. Only closing counts: a forked child that closes its copy takes nothing from its parent."""
+        if self.opened >= 0:
+            self.unsign()
+            os.close(self.opened)
+            self.opened = -1
+
+
+@contextmanager
+def held_folder(folder: Path, doing: str) -> Iterator[Path]:
+    """A folder, made where it is not there, that this process alone works in within; left empty, it is removed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    hold = Hold(folder, doing)
+    try:
+        hold.sign()
+        yield folder
+    finally:
+        hold.release()
+        with suppress(OSError):
+            folder.rmdir()
 
 
 @contextmanager
@@ -37,30 +96,26 @@ def whole_folder(path: Path, marker: str, force: bool = False) -> Iterator[Path]
 def resumed_folder(path: Path, marker: str, stamp: str, force: bool = False) -> Iterator[Path]:
     """A whole folder that is found again after a kill by whoever has the same stamp; others start anew.
 
-    An error leaves nothing, as in `whole_folder`; only one process at a time may write to `path`.
+    An error leaves nothing, as in `whole_folder`, an interrupt what there is; one process at a time writes to `path`.
     """
-    import fcntl
-
     shown, path = path, _free(path, marker, force)
     work = path.with_name(f".{path.name}.started")
     work.mkdir(exist_ok=True)
-    holder = os.open(work, os.O_RDONLY)
+    hold = Hold(work, f"writing {shown}")
     try:
-        try:
-            fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise FieldwiseError(f"another process is writing {shown}; wait for it, or choose another name") from None
         _keep_if_stamped(work, stamp)
+        hold.sign()
         try:
-            with _full_disk_named(shown):
+            with _full_disk_named(shown), interrupts():
                 yield work
             (work / STAMP).unlink()
+            hold.unsign()
             _take_place(work, path)
         except Exception:
             shutil.rmtree(work, ignore_errors=True)
             raise
     finally:
-        os.close(holder)
+        hold.release()
 
 
 def _keep_if_stamped(work: Path, stamp: str) -> None:
@@ -85,9 +140,23 @@ def _free(path: Path, marker: str, force: bool) -> Path:
                 f"{path} is there and holds no {marker}: it is not ours to replace; choose another name"
             )
     path = path.absolute()
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_parent(path)
     _sweep(path)
     return path
+
+
+def check_no_folder(path: Path) -> None:
+    """Refuses the name of a folder where a file is to be written."""
+    if path.is_dir():
+        raise FieldwiseError(f"expected the name of a file to write, found a folder ({path}); name a file in it")
+
+
+def _make_parent(path: Path) -> None:
+    """Makes the folder that a path is to lie in."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FieldwiseError(f"cannot make the folder {path.parent}: {error.strerror} ({error.filename})") from None
 
 
 def _take_place(work: Path, path: Path) -> None:
@@ -136,7 +205,8 @@ def _alive(process: int) -> bool:
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """A new file name beside `path` to write to; the file takes its place when the block ends well."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    check_no_folder(path)
+    _make_parent(path)
     _sweep(path)
     work = path.with_name(f".{path.name}.{os.getpid()}.tmp{path.suffix}")
     try:

@@ -162,6 +162,9 @@ def config_from(values: dict[str, Any], where: str) -> Config:
     seed = values.get("seed", 0)
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 1 << 63:
         raise ConfigError(f"seed must be a whole number of 0 or more, found {seed!r} ({where})")
+    for name, text in (("device", values.get("device", "")), ("model.name", model.get("name", ""))):
+        if not isinstance(text, str):
+            raise ConfigError(f"{name} must be a word, found {text!r} ({where})")
     settings = _typed(train, TrainSettings, "train", where)
     options = {key: tuple(v) if isinstance(v, list) else v for key, v in model.items() if key != "name"}
     try:

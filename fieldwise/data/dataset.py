@@ -33,6 +33,14 @@ class Part:
         return len(self.labels)
 
 
+def one_label(part: str, rows: int, label: int) -> str:
+    """What is wrong with a part that has rows of one class alone."""
+    return (
+        f"all {rows:,} rows of the {part} part have label {label}, so that nothing can be judged by them; "
+        "prepare with other shares (--split), another --seed or another file for it"
+    )
+
+
 @dataclass(frozen=True)
 class Dataset:
     """A prepared folder: schema.toml, encoder/, data.json and a folder for each part.
@@ -56,15 +64,18 @@ class Dataset:
             layout = Layout(*(tuple(facts[key]) for key in ("sizes", "widths", "ordered", "first_sizes")))
             names, kept = list(facts["names"]), float(facts["negatives_kept"])
             parts = {name: _open_part(path / name) for name in PARTS if name in facts["rows"]}
+            # It is what a trained model takes along in the end: too late to find out that it is gone.
+            if not (path / "encoder").is_dir():
+                raise FileNotFoundError(f"there is no {path / 'encoder'}")
         except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
             raise BundleError(f"not a folder that `fieldwise prepare` left: {error} ({path})") from None
         schema = Schema.load(path / "schema.toml")
         for name, part in parts.items():
             weights = part.rows if part.weights is None else len(part.weights)
-            if not part.rows == weights == facts["rows"][name] or part.ids.shape != (part.rows, layout.columns):
-                raise BundleError(
-                    f"part '{name}' is damaged: {part.ids.shape} ids, {facts['rows'][name]} rows ({path})"
-                )
+            whole = part.rows == weights == facts["rows"][name] and part.ids.shape == (part.rows, layout.columns)
+            if not whole or part.ids.dtype != np.int32:
+                found = f"{part.ids.shape} ids of {part.ids.dtype}, {facts['rows'][name]} rows"
+                raise BundleError(f"part '{name}' is damaged: {found} ({path})")
         fingerprint = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
         return cls(path, schema, layout, parts, fingerprint, names, kept)
 

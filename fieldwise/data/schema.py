@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import tomllib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,13 +59,15 @@ class Layout:
 
     def only(self, fields: Sequence[int]) -> Layout:
         """The layout of some of the fields."""
-        ordered = tuple(place for place, f in enumerate(fields) if f in self.ordered)
+        known = set(self.ordered)
+        ordered = tuple(place for place, f in enumerate(fields) if f in known)
         sizes, widths = (tuple(of[f] for f in fields) for of in (self.sizes, self.widths))
         return Layout(sizes, widths, ordered, tuple(self.first_sizes[f] for f in fields if self.first_sizes))
 
     def columns_of(self, fields: Sequence[int]) -> list[int]:
         """The id columns of some of the fields."""
-        return [column for field in fields for column, of in enumerate(self.column_fields) if of == field]
+        starts = [0, *itertools.accumulate(self.widths)]
+        return [column for field in fields for column in range(starts[field], starts[field + 1])]
 
     @property
     def fields(self) -> int:
@@ -92,7 +95,8 @@ class Layout:
 
     @property
     def column_offsets(self) -> list[int]:
-        return [self.offsets[field] for field in self.column_fields]
+        offsets = self.offsets
+        return [offsets[field] for field in self.column_fields]
 
 
 def check_steps(where: str, steps: int) -> None:
@@ -188,16 +192,18 @@ class HistorySettings:
         if not self.parts or len(set(self.parts)) < len(self.parts):
             known, found = (", ".join(parts) for parts in (HISTORY_PARTS, self.parts))
             raise ConfigError(f"history parts takes one or more of {known}, found {found or 'none'}")
-        if len(self.keys) - len(self.named) > 1:
+        automatic = [key for key in self.keys if _is_auto(key)]
+        if len(automatic) > 1:
             raise ConfigError(f"history takes auto once, found {', '.join(self.keys)}")
-        for key in self.keys:
-            if key not in self.named and not _auto_keys(key):
+        for key in automatic:
+            if not _auto_keys(key):
                 raise ConfigError(f"history auto takes a number of keys of 1 or more, such as auto:8, found '{key}'")
+        times = Counter(self.keys)
         for key in self.named:
             if not all(key.split("*")) or len(set(key.split("*"))) < len(key.split("*")):
                 raise ConfigError(f"history takes columns and crosses of them such as user*item, found '{key}'")
-            if self.keys.count(key) > 1:
-                raise ConfigError(f"history keys must differ, found '{key}' {self.keys.count(key)} times")
+            if times[key] > 1:
+                raise ConfigError(f"history keys must differ, found '{key}' {times[key]} times")
         for name in ("delay", "window", "half_life", "seed"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"history {name} must be 0 or more, found {getattr(self, name)}")
@@ -218,17 +224,21 @@ class HistorySettings:
     @property
     def named(self) -> tuple[str, ...]:
         """The keys without `auto`."""
-        return tuple(key for key in self.keys if key.partition(":")[0] != AUTO)
+        return tuple(key for key in self.keys if not _is_auto(key))
 
     @property
     def proposals(self) -> int:
         """How many keys `auto` may stand for; 0 where it is not among the keys."""
-        return sum(_auto_keys(key) for key in self.keys if key not in self.named)
+        return sum(_auto_keys(key) for key in self.keys if _is_auto(key))
 
     @property
     def columns(self) -> list[str]:
         """The columns that the keys are made of."""
         return list(dict.fromkeys(name for key in self.named for name in key.split("*")))
+
+
+def _is_auto(key: str) -> bool:
+    return key.partition(":")[0] == AUTO
 
 
 def _auto_keys(key: str) -> int:
@@ -295,6 +305,10 @@ class Schema:
     def names(self) -> list[str]:
         return [field.name for field in self.fields]
 
+    def without(self, names: Collection[str]) -> Schema:
+        """The schema without some of its fields."""
+        return dataclasses.replace(self, fields=tuple(field for field in self.fields if field.name not in names))
+
     @property
     def columns(self) -> list[str]:
         """The columns that rows to predict for should have: the fields' and those of the history."""
@@ -312,11 +326,11 @@ class Schema:
 
     def to_toml(self) -> str:
         """The schema as text; settings that keep their default are left out."""
+        usual = {one.name: one.default for one in dataclasses.fields(Field) if one.name not in ("name", "kind")}
         tables = []
         for field in self.fields:
-            values = dataclasses.asdict(field)
-            default = dataclasses.asdict(Field(field.name))
-            tables.append({k: v for k, v in values.items() if k in ("name", "kind") or v != default[k]})
+            given = {k: getattr(field, k) for k, default in usual.items() if getattr(field, k) != default}
+            tables.append({"name": field.name, "kind": field.kind} | given)
         head: dict[str, Any] = {"label": self.label} | ({"weight": self.weight} if self.weight else {})
         if self.recipe:
             head |= {"recipe": self.recipe}
@@ -324,8 +338,8 @@ class Schema:
             head |= {"gbdt_leaves": self.gbdt_leaves, "gbdt_depth": self.gbdt_depth}
         if self.history.keys:
             default = dataclasses.asdict(HistorySettings())
-            given = dataclasses.asdict(self.history).items()
-            head |= {"history": {k: v for k, v in given if v != default[k]}}
+            past = dataclasses.asdict(self.history).items()
+            head |= {"history": {k: v for k, v in past if v != default[k]}}
         return dumps(head | {"field": tables})
 
     @classmethod
@@ -379,9 +393,9 @@ def _kinds(settings: type) -> dict[str, type | tuple[type, ...]]:
 
 def check_names(names: list[str]) -> None:
     """Refuses two fields of one name."""
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"field names must differ, found '{name}' {names.count(name)} times")
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise ConfigError(f"field names must differ, found '{name}' {times} times")
 
 
 def check_keys(values: dict[str, Any], known: dict[str, type | tuple[type, ...]], kind: str, where: str) -> None:

@@ -71,12 +71,13 @@ def mean_vectors(model: Model, layout: Layout, counts: NDArray[Any] | None = Non
     found = torch.zeros(layout.fields, model.embedding.dim, dtype=torch.float64)
     sizes = list(model.embedding.dims)
     weights = torch.ones(layout.rows, dtype=torch.float64) if counts is None else torch.tensor(counts).double()
+    offsets = layout.offsets
     for table, size in zip(model.embedding.tables, dict.fromkeys(sizes), strict=True):
         assert isinstance(table, Table)
         fields, start = [field for field, own in enumerate(sizes) if own == size], 0
         for field in fields:
             rows = table.weight[start : start + layout.sizes[field]].detach().double().cpu()
-            own = weights[layout.offsets[field] : layout.offsets[field] + layout.sizes[field], None]
+            own = weights[offsets[field] : offsets[field] + layout.sizes[field], None]
             found[field, :size] = (rows * own).sum(dim=0) / own.sum().clamp(min=1e-12)
             start += layout.sizes[field]
     return found
@@ -84,10 +85,10 @@ def mean_vectors(model: Model, layout: Layout, counts: NDArray[Any] | None = Non
 
 def counts_of(ids: NDArray[np.int32], layout: Layout) -> NDArray[np.int64]:
     """How often each category of each field appears in rows (n, C): (N,)."""
-    found = np.zeros(layout.rows, dtype=np.int64)
-    for column, offset in enumerate(layout.column_offsets):
-        own = ids[:, column]
-        found += np.bincount(own[own >= 0] + offset, minlength=layout.rows)
+    found, offsets = np.zeros(layout.rows, dtype=np.int64), layout.offsets
+    for column, field in enumerate(layout.column_fields):
+        own, size = ids[:, column], layout.sizes[field]
+        found[offsets[field] : offsets[field] + size] += np.bincount(own[own >= 0], minlength=size)
     return found
 
 

@@ -49,6 +49,12 @@ def log_loss(labels: NDArray[Any], probabilities: NDArray[Any], weights: NDArray
     return float(np.average(losses(labels, probabilities), weights=weights))
 
 
+def base_loss(labels: NDArray[Any], weights: NDArray[Any] | None = None) -> float:
+    """The log loss of rows that all get their own positive rate."""
+    rate = float(np.average(labels, weights=weights))
+    return float(rate * losses(1, rate) + (1 - rate) * losses(0, rate))
+
+
 def evaluate(labels: NDArray[Any], probabilities: NDArray[Any], weights: NDArray[Any] | None = None) -> dict[str, Any]:
     """All metrics of some rows, as `measure` describes them."""
     return measure(Ranking().add(labels, probabilities, weights))
@@ -63,6 +69,7 @@ def measure(rows: Ranking) -> dict[str, Any]:
     weight, positive, predicted = rows.sums()
     if not weight:
         raise DataError(f"there is nothing to measure: found {rows.rows} rows that weigh 0 together")
+    _check_probabilities(rows)
     rate = positive / weight
     loss = rows.positive.sum(lambda p: losses(1, p)) + rows.negative.sum(lambda p: losses(0, p))
     base = positive * losses(1, rate) + (weight - positive) * losses(0, rate)
@@ -79,6 +86,14 @@ def measure(rows: Ranking) -> dict[str, Any]:
         "positive_rate": rate,
         "reliability": curve,
     }
+
+
+def _check_probabilities(rows: Ranking) -> None:
+    """Scores are sorted, with NaN behind every number: the first and the last of each class tell of all."""
+    for side in (rows.positive, rows.negative):
+        for score in side.values[[0, -1]] if len(side.values) else ():
+            if not 0 <= score <= 1:
+                raise DataError(f"probabilities must be numbers from 0 to 1, found {score:g}; logits need a sigmoid")
 
 
 def reliability(rows: Ranking, bins: int = BINS) -> dict[str, list[float]]:

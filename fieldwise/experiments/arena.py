@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from fieldwise.abtest.event_log import Event, EventLog
 from fieldwise.abtest.router import Router
 from fieldwise.config.errors import FieldwiseError
-from fieldwise.serving.service import Service
+from fieldwise.serving.service import Service, fingerprint
 
 LOG = "events.sqlite"
 Row = Mapping[str, Any]
@@ -63,7 +63,7 @@ class InProcess:
     def __enter__(self) -> InProcess:
         log = EventLog(self._log)
         log.declare(self._router)
-        self._service = Service(self._paths, self._router, log, clock=lambda: self._now)
+        self._service = Service(self._paths, self._router, log, lambda: self._now, trial=fingerprint)
         return self
 
     def __exit__(self, *error: object) -> None:

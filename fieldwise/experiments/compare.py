@@ -12,7 +12,7 @@ from typing import Any
 from fieldwise.bundle.predictions import Predictions
 from fieldwise.bundle.scoring import device_of
 from fieldwise.config.errors import ConfigError, TrainingError
-from fieldwise.config.files import whole_file
+from fieldwise.config.files import held_folder, whole_file
 from fieldwise.config.progress import Watch
 from fieldwise.data.dataset import Dataset
 from fieldwise.evaluation import significance
@@ -23,6 +23,7 @@ from fieldwise.reporting.pages import figure, write_page
 from fieldwise.reporting.report import MEANINGS, Run, pictures, settings, significance_section
 from fieldwise.reporting.result_tables import Column, Line, high, low, near_one
 from fieldwise.train import blend as blending
+from fieldwise.train.runs import check_parts
 
 # What the paper compares its models with; the best of those in a comparison is what the others are tested against.
 BASELINES = ("lr", "poly2", "gbdt", "fm", "ffm", "afm", "ccpm", "fnn", "deepfm")
@@ -79,8 +80,27 @@ def compare(
         raise ConfigError(f"--recipes takes a folder with a MODEL.toml for each model, found none ({recipes})")
     folders = list(dict.fromkeys([data, *(entrant.data for entrant in entrants)]))
     for folder in folders:
-        Dataset.open(folder)
+        check_parts(Dataset.open(folder))
     device_of(device or "auto")
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out takes a folder, found a file; choose another name ({out})")
+    with held_folder(out, f"comparing models in {out}"):
+        return _compare(entrants, folders, out, seeds, recipes, device, workers, watch, members, refit)
+
+
+def _compare(
+    entrants: Sequence[Entrant],
+    folders: Sequence[Path],
+    out: Path,
+    seeds: int,
+    recipes: Path | None,
+    device: str,
+    workers: int,
+    watch: Watch | None,
+    members: Sequence[str],
+    refit: bool,
+) -> dict[str, Any]:
+    data = folders[0]
     jobs = [entrant.job(seed, out, recipes, device) for seed in range(seeds) for entrant in entrants]
     failures = run_all(jobs, workers, watch)
     names = [entrant.name for entrant in entrants if entrant.name not in failures]
@@ -130,6 +150,12 @@ def write_comparison(
         "positive_rate": first.metrics["positive_rate"],
         "baseline": baseline,
         "models": rows,
+        "warnings": [
+            f"{job.name}: {warning}"
+            for model, jobs in kept.items()
+            for job, run in zip(jobs, runs[model], strict=True)
+            for warning in run.report.get("warnings", ())
+        ],
     }
     columns = (*COLUMNS, Column("verdict", f"Against {baseline}", "")) if baseline else COLUMNS
     lines = result_tables.lines(rows, columns)

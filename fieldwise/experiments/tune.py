@@ -16,9 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from fieldwise.config.errors import BundleError, ConfigError, FieldwiseError, TrainingError
+from fieldwise.config import memory
+from fieldwise.config.errors import ConfigError, FieldwiseError, TooLarge, TrainingError
 from fieldwise.config.files import whole_file
 from fieldwise.config.progress import Progress
 from fieldwise.config.settings import Config
@@ -28,7 +27,7 @@ from fieldwise.experiments.trials import WORDS, Study, check_free, import_optuna
 from fieldwise.reporting.console import TuningBar
 from fieldwise.train.boosting import Boosting
 from fieldwise.train.loop import average, resolve, start
-from fieldwise.train.runs import Run
+from fieldwise.train.runs import Run, check_parts
 
 # Fewer judged trials say little about which settings matter.
 IMPORTANCE_TRIALS = 10
@@ -85,10 +84,9 @@ class Search:
     def __init__(self, config: Config, data: Path, out: Path, held: Iterable[str] = ()) -> None:
         import_optuna()
         self.out, held, whole = out, sorted(held), Dataset.open(data)
-        if "valid" not in whole.parts:
-            raise BundleError(f"tuning needs a validation part to judge by; prepare with --split ({data})")
+        check_parts(whole)
         # Without them, nothing here can look at the test rows.
-        self.dataset = replace(whole, parts={name: whole.parts[name] for name in ("train", "valid")})
+        self.dataset = replace(whole, parts={name: part for name, part in whole.parts.items() if name != "test"})
         self.base = resolve(config)
         rows = whole.parts["train"].rows
         self.axes = search_space(self.base, whole.layout, rows, held)
@@ -110,9 +108,9 @@ class Search:
         """Finds a mistake in the base config before there is a folder; one too large for memory is a failed trial."""
         with tempfile.TemporaryDirectory() as folder:
             try:
-                start(self.base, self.dataset, Path(folder) / "run")
+                start(self.base, self.dataset, Path(folder) / "run").close()
             except Exception as error:
-                if isinstance(error, FieldwiseError) or _reason(error) is None:
+                if (isinstance(error, FieldwiseError) and not isinstance(error, TooLarge)) or _reason(error) is None:
                     raise
 
     def run(self, trial: Any, trials: int, deadline: float, bar: TuningBar) -> None:
@@ -144,12 +142,12 @@ class Search:
 
     def _train(self, trial: Any, deadline: float, bar: TuningBar) -> float:
         """The best validation log loss of a run, before calibration: what early stopping goes by."""
-        run = start(self._config(trial), self.dataset, self.study.folder_of(trial.number), resume=True)
-        told = self.study.trials[trial.number].intermediate_values
-        try:
-            run.fit(_Watch(trial, told, run, deadline, bar))
-        finally:
-            trial.set_user_attr("seconds", run.at["seconds"])
+        with start(self._config(trial), self.dataset, self.study.folder_of(trial.number), resume=True) as run:
+            told = self.study.trials[trial.number].intermediate_values
+            try:
+                run.fit(_Watch(trial, told, run, deadline, bar))
+            finally:
+                trial.set_user_attr("seconds", run.at["seconds"])
         loss = float(run.at["best_loss"])
         if not math.isfinite(loss):
             raise TrainingError("the validation log loss was never a number")
@@ -272,7 +270,4 @@ def _reason(error: Exception) -> str | None:
     """Why a trial failed, where that is the point's doing and not ours."""
     if isinstance(error, (TrainingError, ConfigError)):
         return str(error)
-    signs = ("out of memory", "can't allocate memory", "bad_alloc")
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(sign in str(error) for sign in signs):
-        return "out of memory"
-    return None
+    return "out of memory" if memory.ran_out(error) else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ from typing import Any
 
 from fieldwise.bundle import bundle
 from fieldwise.bundle.members import Blend
+from fieldwise.config.documents import parsed, read_json
 from fieldwise.config.errors import BundleError, ConfigError, unknown
 from fieldwise.config.files import whole_folder
 from fieldwise.export import network, quantize
@@ -32,7 +32,7 @@ def export(source: Path, out: Path, tables: str = "fp32", force: bool = False) -
     if tables not in quantize.KINDS:
         raise ConfigError(unknown("kind of tables", tables, quantize.KINDS))
     folder = bundle.checked(source)
-    if "serving" in bundle.read_json(folder / "bundle.json"):
+    if "serving" in read_json(folder / "bundle.json"):
         raise BundleError(f"the folder is exported already; export the run or bundle that it came from ({folder})")
     with whole_folder(out, "bundle.json", force) as work:
         _export(folder, work, tables)
@@ -40,25 +40,22 @@ def export(source: Path, out: Path, tables: str = "fp32", force: bool = False) -
 
 def _export(folder: Path, work: Path, tables: str) -> None:
     work.mkdir(exist_ok=True)
-    facts = bundle.read_json(folder / "bundle.json")
+    facts, files = read_json(folder / "bundle.json"), bundle.digests(folder)
     blend = (folder / Blend.file).is_file()
-    for name in facts["files"]:
+    for name in files:
         if name != WEIGHTS and not (blend and Path(name).parts[0] == bundle.MEMBERS):
             (work / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(folder / name, work / name)
     if blend:
         (work / bundle.MEMBERS).mkdir()
-        for name in bundle.member_names(member_count(folder)):
-            _export(folder / name, work / name, tables)
-            facts["files"][f"{name}/bundle.json"] = bundle.digest_of(work / name / "bundle.json")
+        for member in bundle.member_folders(folder):
+            name = member.relative_to(folder).as_posix()
+            _export(bundle.checked(member), work / name, tables)
+            files[f"{name}/bundle.json"] = bundle.digest_of(work / name / "bundle.json")
     if (folder / WEIGHTS).is_file():
         write_network(folder, work / FOLDER, tables)
-    facts["files"] = {name: digest for name, digest in facts["files"].items() if name != WEIGHTS}
+    facts["files"] = {name: digest for name, digest in files.items() if name != WEIGHTS}
     bundle.write_json(work / "bundle.json", facts | {"serving": tables})
-
-
-def member_count(folder: Path) -> int:
-    return len(bundle.read_json(folder / Blend.file)["weights"])
 
 
 def write_network(folder: Path, out: Path, tables: str = "fp32") -> None:
@@ -79,7 +76,7 @@ def write_network(folder: Path, out: Path, tables: str = "fp32") -> None:
 
         load_onnx().save(network.graph_of(described, stored), work / MODEL)
         files = {file.name: bundle.digest_of(file) for file in sorted(work.iterdir())}
-        source = bundle.read_json(folder / "bundle.json")["files"][WEIGHTS]
+        source = bundle.digests(folder)[WEIGHTS]
         bundle.write_json(work / FACTS, {"format": FORMAT, "tables": tables, "source": source, "files": files})
 
 
@@ -95,8 +92,7 @@ def needs_torch(folder: Path) -> None:
 def network_folder(folder: Path) -> Path:
     """The network of a bundle folder, checked; made in it on first use, or beside the system's temporary files where
     the bundle cannot be written to."""
-    facts = bundle.read_json(folder / "bundle.json")
-    source = facts["files"].get(WEIGHTS)
+    source = bundle.digests(folder).get(WEIGHTS)
     found = folder / FOLDER
     if _whole(found, source):
         return found
@@ -124,9 +120,15 @@ def _made_apart(folder: Path, out: Path) -> None:
 def _whole(found: Path, source: str | None) -> bool:
     """Whether a network is there, of these weights, and every file of it whole."""
     try:
-        facts = json.loads((found / FACTS).read_text(encoding="utf-8"))
+        facts = parsed(found / FACTS)
     except (OSError, ValueError):
         return False
-    if facts.get("format") != FORMAT or source not in (None, facts.get("source")):
+    files = facts.get("files")
+    if facts.get("format") != FORMAT or source not in (None, facts.get("source")) or not isinstance(files, dict):
         return False
-    return all((found / name).is_file() and bundle.digest_of(found / name) == d for name, d in facts["files"].items())
+    if (
+        not {*plain_parts.FILES} <= files.keys() <= {*plain_parts.FILES, MODEL}
+        or facts.get("tables") not in quantize.KINDS
+    ):
+        return False
+    return all((found / name).is_file() and bundle.digest_of(found / name) == d for name, d in files.items())

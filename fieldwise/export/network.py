@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,10 +21,40 @@ from fieldwise.parts.forms import features, forms, summands
 # Declares a table's array in the graph and returns its name there.
 Declare = Callable[[Graph, str, NDArray[Any]], str]
 IDS, CONTEXT, LOGITS = "ids", "context", "logits"
+# The types that arrays have: tables in few bits or many, places, the bytes of a traced graph, and all else.
+TABLES, FLOATS = (np.float32, np.float16, np.int8), (np.float32,)
+OTHERS: dict[str, tuple[Any, ...]] = {"places": (np.int64,), "onnx": (np.int8,)}
 
 
 def layout_of(network: Part) -> Layout:
     return Layout(*(tuple(network[name]) for name in ("sizes", "widths", "ordered")))
+
+
+def check(network: Part, layout: Layout) -> None:
+    """ValueError for a network that is not one of rows with this layout, or whose tables lack a row for an id."""
+    sizes = layout.sizes
+    if layout_of(network) != Layout(sizes, layout.widths, layout.ordered):
+        raise ValueError("the exported network is not of the fields that its encoder has; export it again")
+    for path, part in network.walk():
+        for name, array in part.arrays.items():
+            kinds = TABLES if part.kind == "table" and name == "weight" else OTHERS.get(name, FLOATS)
+            scaled = name == "onnx" or (name == "weight" and "scale" in part.arrays)
+            if array.dtype not in kinds or (array.dtype == np.int8) != scaled:
+                raise ValueError(f"the exported network has no {array.dtype} in '{path + name}'; export it again")
+    for part in network.parts:
+        if part.kind == "pair_table":
+            pairs = itertools.combinations(sizes, 2)
+            _check_rows(part.parts[0], sum(min(one * other, part["buckets"]) for one, other in pairs))
+        elif part.kind in ("embedding", "linear"):
+            for table in part.parts:
+                _check_rows(table, sum(sizes[field] for field in table["fields"]))
+
+
+def _check_rows(table: Part, rows: int) -> None:
+    for name, array in table.arrays.items():
+        if array.ndim != 2 or len(array) != rows:
+            found = " x ".join(map(str, array.shape))
+            raise ValueError(f"a table of the exported network needs {rows:,} rows, found {name} of {found}")
 
 
 def as_input(graph: Graph, name: str, array: NDArray[Any]) -> str:

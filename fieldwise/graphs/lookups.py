@@ -81,9 +81,10 @@ def vectors(rows: Rows, table: Part, ids: Ids, fields: Sequence[int]) -> tuple[s
     sizes = [layout.sizes[field] for field in order]
     offsets = dict(zip(order, [0, *itertools.accumulate(sizes)], strict=False))
     kinds: dict[tuple[int, bool], list[int]] = {}
-    for field in (field for field in order if field in set(fields)):
+    wanted, ordered = frozenset(fields), frozenset(layout.ordered)
+    for field in (field for field in order if field in wanted):
         width = layout.widths[field]
-        kinds.setdefault((width, width > 1 and field in layout.ordered), []).append(field)
+        kinds.setdefault((width, width > 1 and field in ordered), []).append(field)
     found, places = [], []
     for (width, interpolated), group in kinds.items():
         own = ids.take(rows.graph, group)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
+from fieldwise.config.documents import parsed
 from fieldwise.config.errors import BundleError
 
 FILES = ("parts.json", "parts.safetensors")
@@ -51,10 +53,10 @@ def save(part: Part, folder: Path) -> None:
 def load(folder: Path) -> Part:
     """Reads what `save` wrote."""
     try:
-        described = json.loads((folder / FILES[0]).read_text(encoding="utf-8"))
-        return _part(described, "", _mapped(folder))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BundleError(f"the exported network is damaged: {str(error).splitlines()[0]} ({folder})") from None
+        return _part(parsed(folder / FILES[0]), "", _mapped(folder))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, struct.error) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0][:300]
+        raise BundleError(f"the exported network is damaged: {reason} ({folder})") from None
 
 
 def places(folder: Path) -> dict[str, int]:
@@ -76,10 +78,15 @@ def _mapped(folder: Path) -> dict[str, NDArray[Any]]:
     whole = np.memmap(folder / FILES[1], mode="r")
     found = {}
     for name, (place, facts) in _head(folder).items():
+        if facts["dtype"] not in KINDS:
+            raise ValueError(f"'{name[:100]}' is of {', '.join(KINDS)}, found {str(facts['dtype'])[:20]}")
         kind = np.dtype(KINDS[facts["dtype"]])
         count = int(np.prod(facts["shape"]))
         bytes_of = np.asarray(whole[place : place + count * kind.itemsize])
-        found[name] = bytes_of.view(kind).reshape(facts["shape"])
+        found[name] = array = bytes_of.view(kind).reshape(facts["shape"])
+        # A sum that is finite is one of finite numbers.
+        if kind.kind == "f" and not (np.isfinite(array.sum(dtype=np.float64)) or np.isfinite(array).all()):
+            raise ValueError(f"weights are finite numbers, found others in '{name[:100]}'")
     return found
 
 
@@ -91,4 +98,8 @@ def _described(part: Part) -> dict[str, Any]:
 def _part(described: dict[str, Any], path: str, arrays: dict[str, NDArray[Any]]) -> Part:
     below = tuple(_part(each, f"{path}{number}.", arrays) for number, each in enumerate(described["parts"]))
     own = {name: arrays[path + name] for name in described["arrays"]}
+    for name, value in described["settings"].items():
+        # Settings are numbers, words and lists of whole numbers; a number that is not finite would be no weight either.
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{name[:100]} must be a finite number, found {value}")
     return Part(described["kind"], described["settings"], own, below)

@@ -7,8 +7,8 @@ Eight m by thirty-two r stay in registers while k goes by. One thread reaches th
 way, and matrices of one pair of fields stay in the first cache, where what is done next finds them.
 
 Matrices are told by a `pointer`, where the first number lies, and steps: C by that from m to m + 1, B by that from k to
-k + 1 (their r lie side by side), A by that from k to k + 1 and that from m to m + 1; `start` by pointer and place.
-`width` is a multiple of 16. A and B may be words of two bfloat16 each (`halves`): k then counts words.
+k + 1 (their r lie side by side), A by that from k to k + 1 and that from m to m + 1; `start` by pointer and place, None
+for zeros. `width` is a multiple of 16. A and B may be words of two bfloat16 each (`halves`): k then counts words.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Writer:
     kind: Any  # of C's numbers
     words: bool
     c: list[Any]
-    start: list[Any] | None  # None: C itself
+    start: list[Any] | None  # None: zeros
+    added: bool  # whether sums start from C itself
     a: list[Any]
     b: list[Any]
     depth: Any
@@ -80,8 +81,10 @@ class Writer:
         # Made in the function's first block, where the compiler turns them into registers.
         sums = {at: cgutils.alloca_once(builder, vector) for at in places}  # type: ignore[no-untyped-call, unused-ignore]
         for i, n in places:
-            if self.start is None:
+            if self.added:
                 value = builder.load(lanes(c, n, c_at, row(i)), align=align)
+            elif self.start is None:
+                value = ir.Constant(vector, None)
             else:
                 value = spread_number(builder, builder.load(place(*self.start, m, m.type(i))))
             builder.store(value, sums[i, n])
@@ -103,18 +106,19 @@ class Writer:
         return self.builder.fadd(total, self.builder.fmul(one, two, flags=FAST), flags=FAST)
 
 
-def _write(builder: Any, kinds: list[Any], parts: list[Any], start: Any, sizes: list[Any]) -> None:
+def _write(builder: Any, kinds: list[Any], parts: list[Any], start: Any, added: bool, sizes: list[Any]) -> None:
     c, a, b = (cgutils.unpack_tuple(builder, part) for part in parts)  # type: ignore[no-untyped-call, unused-ignore]
     words = kinds[2][0].dtype == types.uint32
-    Writer(builder, kinds[0][0].dtype, words, c, start, a, b, sizes[0]).write(*sizes[1:])
+    Writer(builder, kinds[0][0].dtype, words, c, start, added, a, b, sizes[0]).write(*sizes[1:])
 
 
 def _product(typing: Any, c: Any, start: Any, a: Any, b: Any, depth: Any, count: Any, width: Any) -> Any:
-    """product((c, at, m_step), (start, at), (a, at, k_step, m_step), (b, at, k_step), depth, count, width)"""
+    """product((c, at, m_step), (start, at) or None, (a, at, k_step, m_step), (b, at, k_step), depth, count, width)"""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        start = cgutils.unpack_tuple(builder, args[1])  # type: ignore[no-untyped-call, unused-ignore]
-        _write(builder, [c, a, b], [args[0], *args[2:4]], start, args[4:])
+        fresh = isinstance(start, types.NoneType)
+        place = None if fresh else cgutils.unpack_tuple(builder, args[1])  # type: ignore[no-untyped-call, unused-ignore]
+        _write(builder, [c, a, b], [args[0], *args[2:4]], place, False, args[4:])
         return context.get_dummy_value()
 
     return types.void(c, start, a, b, *[types.intp] * 3), code
@@ -124,7 +128,7 @@ def _added_product(typing: Any, c: Any, a: Any, b: Any, depth: Any, count: Any, 
     """added_product((c, at, m_step), (a, at, k_step, m_step), (b, at, k_step), depth, count, width)"""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _write(builder, [c, a, b], args[:3], None, args[3:])
+        _write(builder, [c, a, b], args[:3], None, True, args[3:])
         return context.get_dummy_value()
 
     return types.void(c, a, b, *[types.intp] * 3), code

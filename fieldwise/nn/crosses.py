@@ -8,10 +8,12 @@ from torch import Tensor, nn
 from fieldwise.config.options import check_sizes
 from fieldwise.data.schema import Layout
 from fieldwise.nn.embedding import Table
-from fieldwise.parts.interactions import pairs
+from fieldwise.parts.interactions import check_pairs, pairs
 
 # Larger than any id. A hash that knew N_j would send old pairs elsewhere when a field grows.
 HASHED_STRIDE = 2**31
+# What Python takes for a pair while the table is laid out, about.
+PAIR_BYTES = 600
 
 
 class PairTable(nn.Module):
@@ -30,6 +32,7 @@ class PairTable(nn.Module):
     def __init__(self, layout: Layout, buckets: int) -> None:
         super().__init__()
         check_sizes("buckets", [buckets])
+        check_pairs(layout.fields, PAIR_BYTES)
         self.buckets = buckets
         fields = [(int(i), int(j)) for i, j in zip(*pairs(layout.fields), strict=True)]
         full = [layout.sizes[i] * layout.sizes[j] for i, j in fields]

@@ -27,7 +27,7 @@ class Vectors:
     adaptive: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.dim < 1 or self.adaptive < 0:
+        if self.dim < 1 or not self.adaptive >= 0:
             raise ConfigError(f"dim must be positive and adaptive 0 or more, found {self.dim} and {self.adaptive}")
 
     def sizes(self, layout: Layout) -> tuple[int, ...]:
@@ -74,7 +74,8 @@ class Run:
 
 def runs_of(layout: Layout) -> list[Run]:
     """The layout's fields in runs, in their order."""
-    kinds = [(width, width > 1 and field in layout.ordered) for field, width in enumerate(layout.widths)]
+    ordered = set(layout.ordered)
+    kinds = [(width, width > 1 and field in ordered) for field, width in enumerate(layout.widths)]
     return [Run(len(list(group)), *kind) for kind, group in itertools.groupby(kinds)]
 
 

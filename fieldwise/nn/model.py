@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from fieldwise.config.errors import BundleError
 from fieldwise.nn.crosses import PairTable
 from fieldwise.nn.embedding import Embedding, Linear, Table, rows_of
 from fieldwise.nn.shallow_scores import SHALLOW
@@ -134,8 +135,26 @@ class Model(nn.Module):
         save_file({name: value.detach().cpu().contiguous() for name, value in self.state_dict().items()}, path)
 
     def load(self, path: Path) -> None:
-        self.load_state_dict(load_file(path, device=str(next(self.parameters()).device)))
+        """Takes over a file's weights, which must be this model's in name, shape and type, and finite."""
+        held = load_file(path, device=str(next(self.parameters()).device))
+        _check_weights(held, self.state_dict(), path)
+        self.load_state_dict(held)
         self.eval()
+
+
+def _check_weights(held: dict[str, Tensor], own: dict[str, Tensor], path: Path) -> None:
+    """Refuses what load_state_dict would take: it turns any type into its own, and NaN is a number to it."""
+    for name in sorted(held.keys() ^ own.keys()):
+        raise BundleError(f"the weights are not the model's: '{name[:100]}' is in one of them alone ({path})")
+    for name, weight in own.items():
+        found = held[name]
+        if found.shape != weight.shape or found.dtype != weight.dtype:
+            expected, other = (f"{tuple(t.shape)} {str(t.dtype).removeprefix('torch.')}" for t in (weight, found))
+            raise BundleError(f"the weights are not the model's: '{name}' must be {expected}, found {other} ({path})")
+        # A sum that is finite is made of finite numbers; few sums are infinite without one that is not.
+        whole = found.is_floating_point() and not (found.sum().isfinite() or found.isfinite().all())
+        if whole or (name.endswith("running_var") and (found < 0).any()):
+            raise BundleError(f"weights are finite numbers, found others in '{name}' ({path})")
 
 
 def _sort_weights(part: nn.Module, group: str | None, found: dict[str, list[Tensor]]) -> None:

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldwise.config.errors import BundleError, ConfigError
+from fieldwise.config.errors import ConfigError, TrainingError
 from fieldwise.data.dataset import Part
 from fieldwise.data.encode.tabular import Features, load_xgboost
+from fieldwise.data.encode.tree_file import load_booster
 from fieldwise.data.schema import Layout
 
 # The least value of each option that has one.
@@ -94,6 +95,15 @@ class Trees:
 
     def boost(self, part: Part, valid: Part, seed: int) -> Iterator[NDArray[np.float32]]:
         """Adds a tree at a time, and yields the logits of the validation rows after each."""
+        try:
+            yield from self._boost(part, valid, seed)
+        except self.xgboost.core.XGBoostError as error:
+            found = str(error).strip().splitlines()[0]
+            raise TrainingError(
+                f"XGBoost cannot go on: {found}; see `fieldwise models gbdt` for its settings"
+            ) from None
+
+    def _boost(self, part: Part, valid: Part, seed: int) -> Iterator[NDArray[np.float32]]:
         facts = {
             "feature_types": self.features.kinds,
             "enable_categorical": True,
@@ -131,11 +141,8 @@ class Trees:
         return self
 
     def save(self, path: Path) -> None:
-        self.booster.save_model(path)
+        # Written here, so that a full disk is named as it is for every other file.
+        path.write_bytes(self.booster.save_raw(raw_format="ubj"))
 
     def load(self, path: Path) -> None:
-        self.booster = self.xgboost.Booster({"nthread": self.settings["nthread"]})
-        try:
-            self.booster.load_model(path)
-        except self.xgboost.core.XGBoostError as error:
-            raise BundleError(f"the trees are damaged: {str(error).splitlines()[0]} ({path})") from None
+        self.booster = load_booster(path, self.features, "model gbdt", {"nthread": self.settings["nthread"]})

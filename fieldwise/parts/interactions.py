@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fieldwise.config.errors import ConfigError
+from fieldwise.config import memory
+from fieldwise.config.errors import ConfigError, TooLarge
 from fieldwise.graphs.plain_parts import Part
 
 
@@ -26,6 +27,13 @@ def pairs(fields: int) -> tuple[Tensor, Tensor]:
     return first, second
 
 
+def check_pairs(fields: int, each: int = 32) -> None:
+    """Refuses fields whose pairs, of `each` bytes, are more than memory holds: a model that is counted lists them."""
+    count = fields * (fields - 1) // 2
+    if each * count > memory.available():
+        raise TooLarge(f"{fields:,} fields have {count:,} pairs, too many for memory; prepare fewer, or take lr or fm")
+
+
 class Interaction(nn.Module):
     """Field vectors (B, F, D) -> features (B, width). `dims` are the fields' own sizes, at most D."""
 
@@ -35,6 +43,11 @@ class Interaction(nn.Module):
     def name(self) -> str:
         """What it is, for people."""
         return type(self).__name__
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers of a row it holds at least while it is computed: its features."""
+        return self.width
 
     def plain_part(self) -> Part | None:
         """Its weights for the ONNX form in its folder; None where it has none. Asked by `plain_part_of`."""
@@ -71,6 +84,7 @@ class Pairwise(Interaction):
             raise ConfigError(f"{type(self).__name__} needs at least two fields, found {len(dims)}")
         if not any_sizes:
             one_size(self, dims)
+        check_pairs(len(dims))
         first, second = pairs(len(dims))
         self.register_buffer("first", first, persistent=False)
         self.register_buffer("second", second, persistent=False)

@@ -25,7 +25,7 @@ from fieldwise.loops.running import ROWS_PER_THREAD
 # FIELDWISE_TRITON=0 switches the kernels off. With TRITON_INTERPRET=1 they run on the CPU, step by step, for tests.
 HAS_TRITON = os.environ.get("FIELDWISE_TRITON") != "0" and importlib.util.find_spec("triton") is not None
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-FORMULA = "formula"
+FORMULA, ALONE = "formula", "formulas alone are asked for"
 Formula = TypeVar("Formula", bound=Callable[..., Any])
 
 
@@ -74,7 +74,7 @@ def chosen(*ways: Way) -> Callable[[Formula], Formula]:
 def _choice(formula: Callable[..., Any], ways: tuple[Way, ...], inputs: tuple[Any, ...]) -> Choice:
     against: dict[str, str] = {}
     for way in ways:
-        found = "formulas alone are asked for" if _formulas_alone else way.against(*inputs)
+        found = ALONE if _formulas_alone else way.against(*inputs)
         if not found:
             return Choice(formula, inputs, way.name, against)
         against[way.name] = found
@@ -83,7 +83,7 @@ def _choice(formula: Callable[..., Any], ways: tuple[Way, ...], inputs: tuple[An
 
 @contextmanager
 def formulas_alone() -> Iterator[None]:
-    """Within it every part is computed by its formula: what its faster ways are compared with."""
+    """Within it every part is computed by its formula, and optimisers take no loops: what faster ways must equal."""
     global _formulas_alone
     before, _formulas_alone = _formulas_alone, True
     try:
@@ -134,6 +134,8 @@ def taken(model: nn.Module, run: Callable[[], object]) -> list[Taken]:
 
 def no_loops(*tensors: Tensor) -> str:
     """Against compiled loops over these tensors."""
+    if _formulas_alone:
+        return ALONE
     kinds = {tensor.dtype for tensor in tensors}
     if any(tensor.device.type != "cpu" for tensor in tensors):
         return "not on a CPU"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -28,6 +29,8 @@ from fieldwise.reporting.result_tables import Column
 
 out = Console()
 err = Console(stderr=True)
+# Who sees no bar hears something at least so often, in seconds.
+PULSE = 60.0
 PROPOSAL_COLUMNS = (
     Column("alone", "Log loss saved alone", ".3%"),
     Column("on_top", "on top of the fields and those above", ".3%"),
@@ -65,6 +68,11 @@ def say(text: str) -> None:
     out.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
+def warn(text: str) -> None:
+    """A line on standard error that something is not as it should be."""
+    err.print(f"warning: {text}", highlight=False, markup=False, soft_wrap=True)
+
+
 def print_metrics(title: str, found: dict[str, Any]) -> None:
     """The metrics of some rows, one in a line."""
     words = {
@@ -87,6 +95,8 @@ def print_report(report: dict[str, Any], run: Path) -> None:
     """How good a finished run is on held-out rows, where it is, and what to do with it."""
     part = "test" if "test" in report else "valid"
     print_metrics(f"{report['model']} on {part} rows", report[part])
+    for warning in report.get("warnings", ()):
+        warn(warning)
     say(f"run: {run}  bundle: {run / 'bundle'}")
     say(f"next: fieldwise predict {run} FILE -o predictions.csv")
 
@@ -172,12 +182,48 @@ def _print_costs(slices: Sequence[tuple[str, dict[str, Any]]], head: str) -> Non
         result_tables.show(out, columns, result_tables.lines(rows, columns), head)
 
 
+class Pulse:
+    """Plain lines where a bar cannot be seen, in a file or a pipe: what has ended, and each minute what is under way.
+
+    `state` says the latter. On a terminal, and for `quiet`, there are none.
+    """
+
+    def __init__(self, state: Callable[[], str], quiet: bool) -> None:
+        self.state, self.speaks = state, not (quiet or err.is_terminal)
+        self.told, self.ended = time.monotonic(), threading.Event()
+        self.thread = threading.Thread(target=self._beat, daemon=True)
+
+    def tell(self, text: str = "") -> None:
+        """A line at once; without one, that of what is under way, if something is."""
+        line = text or self.state()
+        if self.speaks and line:
+            self.told = time.monotonic()
+            err.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def _beat(self) -> None:
+        while not self.ended.wait(max(0.0, self.told + PULSE - time.monotonic())):
+            if time.monotonic() >= self.told + PULSE:
+                self.told = time.monotonic()
+                self.tell()
+
+    def start(self) -> None:
+        if self.speaks and self.thread.ident is None:
+            self.told = time.monotonic()
+            self.thread.start()
+
+    def stop(self) -> None:
+        self.ended.set()
+        if self.thread.ident is not None:
+            self.thread.join()
+
+
 class TrainingBar(progress.Progress):
     """A bar with rows/s, loss, validation and the time left."""
 
     def __init__(self, title: str, quiet: bool = False) -> None:
         self.title = title
-        self.note = ""
+        self.epoch, self.valid = 0, ""
+        self.pulse = Pulse(self._state, quiet)
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=10),
@@ -185,17 +231,18 @@ class TrainingBar(progress.Progress):
             TimeRemainingColumn(compact=True),
             TextColumn("left at most"),
             console=err,
-            disable=quiet,
+            disable=quiet or not err.is_terminal,
         )
         self.loss = 0.0
 
     def start(self, rows: int, epochs: int, done: int) -> None:
         total = rows * epochs
         self.bar.start()
+        self.pulse.start()
         self.task = self.bar.add_task(self.title, total=total, completed=done, speed=0.0, loss=0.0, note="")
 
     def step(self, rows: int, loss: float, epoch: int) -> None:
-        self.loss = loss if not self.loss else 0.98 * self.loss + 0.02 * loss
+        self.loss, self.epoch = loss if not self.loss else 0.98 * self.loss + 0.02 * loss, epoch
         speed = self.bar.tasks[self.task].speed or 0.0
         title = f"{self.title} {epoch:2}"
         self.bar.update(self.task, advance=rows, description=title, speed=speed, loss=self.loss)
@@ -204,12 +251,19 @@ class TrainingBar(progress.Progress):
         err.print(f"note: {text}", highlight=False, markup=False, soft_wrap=True)
 
     def evaluated(self, record: dict[str, Any]) -> None:
-        self.bar.update(self.task, note=f"valid {record['log_loss']:.4f}")
+        self.valid = f"valid {record['log_loss']:.4f}"
+        self.bar.update(self.task, note=self.valid)
+
+    def _state(self) -> str:
+        facts = (f"{self.title} epoch {self.epoch}", f"loss {self.loss:.3f}", self.valid)
+        return ", ".join(fact for fact in facts if fact) if self.epoch else ""
 
     def __enter__(self) -> TrainingBar:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.pulse.stop()
+        self.pulse.tell()
         if self.bar.live.is_started:
             self.bar.stop()
 
@@ -219,7 +273,8 @@ class TuningBar(progress.Progress):
 
     def __init__(self, title: str, quiet: bool = False) -> None:
         self.title, self.quiet = title, quiet
-        self.deadline, self.best = math.inf, ""
+        self.deadline, self.best, self.running, self.valid = math.inf, "", "", ""
+        self.pulse = Pulse(lambda: ", ".join(filter(None, (self.running, self.valid))), quiet)
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=10),
@@ -235,8 +290,10 @@ class TuningBar(progress.Progress):
         """A trial begins."""
         self.deadline = deadline
         self.best = "" if best is None else f"  best {best[0]:.5f} (trial {best[1]})"
-        self.bar.reset(self.task, description=f"{self.title} trial {number} of {trials}", note=self.best, left="")
+        self.running, self.valid = f"{self.title} trial {number} of {trials}", self.best.strip()
+        self.bar.reset(self.task, description=self.running, note=self.best, left="")
         self.bar.start()
+        self.pulse.start()
 
     def start(self, rows: int, epochs: int, done: int) -> None:
         self.bar.update(self.task, total=rows * epochs, completed=done)
@@ -247,7 +304,8 @@ class TuningBar(progress.Progress):
         self.bar.update(self.task, advance=rows, left=text)
 
     def evaluated(self, record: dict[str, Any]) -> None:
-        self.bar.update(self.task, note=f"valid {record['log_loss']:.5f}{self.best}")
+        self.valid = f"valid {record['log_loss']:.5f}{self.best}"
+        self.bar.update(self.task, note=self.valid)
 
     def say(self, text: str) -> None:
         if not self.quiet:
@@ -257,6 +315,7 @@ class TuningBar(progress.Progress):
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.pulse.stop()
         self.bar.stop()
 
 
@@ -274,7 +333,13 @@ def counting(title: str, quiet: bool = False) -> Iterator[Any]:
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=err, disable=quiet or not err.is_terminal, transient=True) as bar:
-        yield _Counter(bar, title).move
+        counter = _Counter(bar, title)
+        pulse = Pulse(lambda: counter.said, quiet)
+        pulse.start()
+        try:
+            yield counter.move
+        finally:
+            pulse.stop()
 
 
 class _Counter:
@@ -283,6 +348,7 @@ class _Counter:
     def __init__(self, bar: Progress, title: str) -> None:
         self.bar, self.title, self.task = bar, title, bar.add_task(title, total=None, rate="")
         self.step, self.began, self.read = "", time.monotonic(), 0
+        self.said = title
 
     def move(self, step: str, count: int) -> None:
         if step != self.step:
@@ -294,6 +360,7 @@ class _Counter:
             self.read = count
         rate = f" rows, {count / passed:,.0f} rows/s" if of_rows and passed > 0.1 else ""
         total = self.read if of_rows and step != "reading" and self.read else None
+        self.said = f"{self.title}: {step}, {count:,.0f}{rate}"
         self.bar.update(self.task, description=f"{self.title}: {step}", completed=count, total=total, rate=rate)
 
 
@@ -308,14 +375,18 @@ class ComparisonBar(progress.Watch):
             TextColumn("{task.description}"),
             TextColumn("{task.fields[left]}"),
         )
-        self.bar = Progress(*columns, console=err, disable=quiet)
+        self.bar = Progress(*columns, console=err, disable=quiet or not err.is_terminal)
         self.task = self.bar.add_task("", total=0, left="")
+        self.pulse = Pulse(self._line, quiet)
+        self.count = ""
 
     def moved(self, running: Sequence[str], done: int, total: int, left: float | None) -> None:
         self.running, self.state = ", ".join(running), ""
         self.end = 0.0 if left is None else time.monotonic() + left
+        self.count = f"{done} of {total} runs done"
         self.bar.update(self.task, completed=done, total=total)
         self._show()
+        self.pulse.tell()
 
     def step(self, rows: int, loss: float, epoch: int) -> None:
         if not self.state.startswith(f"epoch {epoch},"):
@@ -330,15 +401,23 @@ class ComparisonBar(progress.Watch):
         err.print(f"note: {text}", highlight=False, markup=False, soft_wrap=True)
 
     def _show(self) -> None:
+        self.bar.update(self.task, description=f"{self.running} {self.state}".strip(), left=self._left())
+
+    def _left(self) -> str:
         seconds = max(0.0, self.end - time.monotonic())
-        left = f"about {timedelta(seconds=round(seconds))} left" if self.end and self.running else ""
-        self.bar.update(self.task, description=f"{self.running} {self.state}".strip(), left=left)
+        return f"about {timedelta(seconds=round(seconds))} left" if self.end and self.running else ""
+
+    def _line(self) -> str:
+        facts = (self.count, f"{self.running} {self.state}".strip(), self._left())
+        return ", ".join(fact for fact in facts if fact) if self.count else ""
 
     def __enter__(self) -> ComparisonBar:
         self.bar.start()
+        self.pulse.start()
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.pulse.stop()
         self.bar.stop()
 
 

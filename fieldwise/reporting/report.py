@@ -290,7 +290,8 @@ def _heat_maps(named: Mapping[str, Run]) -> str:
         if np.nanmax(matrix, initial=0.0) < ADDITIVE:
             adding.append(escape(name))
             continue
-        figures.append(figure("", plots.heat_map(matrix, fields, name), _strongest(fields, matrix)))
+        some = f" The {len(fields)} strongest of {found['of']:,} fields." if "of" in found else ""
+        figures.append(figure("", plots.heat_map(matrix, fields, name), _strongest(fields, matrix) + some))
         wide = " wide" if len(fields) > WIDE_FIELDS else wide
     if not figures:
         return ""

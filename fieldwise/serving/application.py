@@ -23,7 +23,7 @@ from starlette.exceptions import HTTPException
 import fieldwise
 from fieldwise.abtest.analysis import report
 from fieldwise.abtest.event_log import BusyError, Event
-from fieldwise.config.errors import DataError, FieldwiseError
+from fieldwise.config.errors import DataError, FieldwiseError, shown
 from fieldwise.serving import messages, page
 from fieldwise.serving.gate import Gate
 from fieldwise.serving.guard import Guard, Posted
@@ -38,12 +38,15 @@ REPORT_SECONDS = 3.0
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request may ask, and how much may wait in each worker."""
+    """What one request may ask, and how much may wait, and how many may be connected, in each worker."""
 
     max_body: int = 4_000_000
     max_rows: int = 2000
     timeout: float = 5.0
     queue: int = 64
+    max_headers: int = 32_000
+    header_timeout: float = 10.0
+    connections: int = 512
 
 
 @dataclass(frozen=True)
@@ -171,12 +174,15 @@ class Application:
 
     async def reload(self) -> Response:
         """Loads the bundles anew from where they were found at the start; a broken one is refused."""
-        changed = await asyncio.to_thread(self.reload_here)
+        before = {arm.name: arm.model for arm in self.service.arms}
+        await asyncio.to_thread(self.reload_here)
         models = {arm.name: arm.model for arm in self.service.arms}
+        # Since it was asked for: a signal may have begun to load the same meanwhile.
+        changed = {name: model != before[name] for name, model in models.items()}
         workers = await asyncio.to_thread(self.hooks.reload_others, models)
         return answer({"changed": changed, "models": models, "workers": workers})
 
-    def reload_here(self) -> dict[str, bool]:
+    def reload_here(self) -> None:
         """Loads anew in this process."""
         try:
             changed = self.service.reload()
@@ -190,7 +196,6 @@ class Application:
             gc.collect()
             gc.freeze()
         self.meters.reloads.labels("swapped" if any(changed.values()) else "unchanged").inc()
-        return changed
 
     async def model(self) -> Response:
         """The arms: models, fields, metrics, shares."""
@@ -264,7 +269,7 @@ def _reading(form: type[BaseModel], handler: Callable[[Any], Awaitable[Response]
     async def read(kind: str, body: bytes) -> Response:
         kind = kind.partition(";")[0].strip().lower()
         if kind != JSON:
-            raise HTTPException(415, f"expected a body of {JSON}, found {kind[:100]}")
+            raise HTTPException(415, f"expected a body of {JSON}, found {shown(kind) or 'no Content-Type'}")
         return await handler(form.model_validate_json(body))
 
     return read
@@ -274,7 +279,7 @@ def _routed(posted: Posted, name: str) -> Any:
     """The same as a route, which describes the interface and answers what does not come through the guard."""
 
     async def route(request: Request) -> Response:
-        return await posted(request.headers.get("content-type", JSON), await request.body())
+        return await posted(request.headers.get("content-type", ""), await request.body())
 
     route.__name__ = name
     return route

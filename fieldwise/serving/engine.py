@@ -6,7 +6,6 @@ Neither torch nor pickle is needed. The numbers are the predictor's, to what flo
 from __future__ import annotations
 
 import threading
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -17,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldwise.bundle import bundle
-from fieldwise.bundle.calibration import Calibration
-from fieldwise.bundle.members import Blend
-from fieldwise.config.errors import BundleError, DataError, unknown
-from fieldwise.config.settings import Config, config_from
+from fieldwise.bundle.members import Blend, blend_weights
+from fieldwise.config.documents import read_json
+from fieldwise.config.errors import DataError, unknown
+from fieldwise.config.settings import Config
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.schema import Schema
-from fieldwise.export.export import FACTS, member_count, network_folder
+from fieldwise.export.export import FACTS, network_folder
 from fieldwise.nn.trees import Trees
 from fieldwise.serving.contributions import EXACT, OCCLUSION, Terms, exact_terms, left_out, occluded, weighted
 from fieldwise.serving.live_history import Column
@@ -80,9 +79,9 @@ class Engine:
 
     def __init__(self, folder: Path, members: Sequence[Member], shift: float = 0.0) -> None:
         self.members, self.shift = members, shift
-        self.calibration = Calibration.from_json(bundle.read_json(folder / "calibration.json"))
+        self.calibration = bundle.load_calibration(folder)
         self.version = bundle.digest_of(folder / "bundle.json")[:12]
-        self._metrics = bundle.read_json(folder / "metrics.json")
+        self._metrics = read_json(folder / "metrics.json")
         self._name = "blend" if (folder / Blend.file).is_file() else members[0].config.model
         self.coders = list({id(member.coder): member.coder for member in members}.values())
         facts: dict[str, FieldFacts] = {}
@@ -107,17 +106,16 @@ class Engine:
         A network that was not exported yet is exported into its bundle on first load, which needs torch once.
         """
         folder = bundle.checked(Path(path))
-        if not (folder / Blend.file).is_file():
-            return cls(folder, [_member(folder, threads, {})])
-        values = bundle.read_json(folder / Blend.file)
-        coders: dict[Any, RowCoder] = {}
-        members = []
-        names = bundle.member_names(member_count(folder))
-        for name, weight in zip(names, values["weights"], strict=True):
-            own = bundle.checked(folder / name)
-            offset = Calibration.from_json(bundle.read_json(own / "calibration.json")).offset
-            members.append(_member(own, threads, coders, float(weight), offset))
-        return cls(folder, members, float(values["shift"]))
+        with bundle.read_with_care(folder):
+            if not (folder / Blend.file).is_file():
+                return cls(folder, [_member(folder, threads, {})])
+            weights, shift = blend_weights(folder / Blend.file)
+            coders: dict[Any, RowCoder] = {}
+            members = []
+            for place, weight in zip(bundle.member_folders(folder), weights, strict=True):
+                own = bundle.checked(place)
+                members.append(_member(own, threads, coders, weight, bundle.load_calibration(own).offset))
+            return cls(folder, members, shift)
 
     def search(self, field: str, prefix: str = "", limit: int = 20) -> list[str]:
         """Known values of a field that start with a prefix, whatever its case, the most frequent first."""
@@ -273,11 +271,8 @@ def _member(
     folder: Path, threads: int, coders: dict[Any, RowCoder], weight: float = 1.0, offset: float = 0.0
 ) -> Member:
     """The model of a bundle folder; members whose encoders are the same files share one coder."""
-    try:
-        config = config_from(tomllib.loads((folder / "config.toml").read_text(encoding="utf-8")), str(folder))
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise BundleError(f"the bundle is damaged: {str(error).splitlines()[0]} ({folder})") from None
-    files = bundle.read_json(folder / "bundle.json")["files"]
+    config = bundle.load_config(folder)
+    files = bundle.digests(folder)
     key = tuple((name, d) for name, d in sorted(files.items()) if name == "schema.toml" or name.startswith("encoder/"))
     if key not in coders:
         coders[key] = RowCoder(Encoder.load(folder / "encoder", Schema.load(folder / "schema.toml")))
@@ -286,8 +281,8 @@ def _member(
         trees = tree_scorer(folder / Trees.file, coder.layout, config.options, threads)
         return Member(config, coder, trees, "", weight, offset)
     found = network_folder(folder)
-    tables = bundle.read_json(found / FACTS)["tables"]
-    return Member(config, coder, NetworkScorer(found, threads), tables, weight, offset)
+    tables = read_json(found / FACTS)["tables"]
+    return Member(config, coder, NetworkScorer(found, coder.layout, threads), tables, weight, offset)
 
 
 def _at(where: str) -> str:

@@ -1,4 +1,4 @@
-"""What stands before every request: the token, the size of the body, the time it takes to arrive, and the meters."""
+"""What stands before every request: who asks, the token, the size of the body, the time it takes, and the meters."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import ipaddress
 import json
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from functools import lru_cache
@@ -28,6 +29,12 @@ OPEN = frozenset(("/", "/health", "/ready", "/docs", "/openapi.json", "/redoc"))
 OPEN_FOLDERS = ("/static/", "/static-offline-docs/")
 SHORTEST_TOKEN = 16
 JSON = b"application/json"
+# Methods that only look.
+SAFE = frozenset(("GET", "HEAD"))
+# A name or an address with a port or without, as in Host, and behind http:// in Origin.
+HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
+OTHER_SITE = "a page of another site may not ask this server to do something"
+LOOPBACK = "without --token-file the server answers only to 127.0.0.1, ::1 and localhost"
 
 
 class Guard:
@@ -66,7 +73,7 @@ class Guard:
 
     async def _pass(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
-        refused = self._refusal(scope["path"], headers)
+        refused = self._stranger(scope["method"], scope["headers"], headers) or self._tokenless(scope["path"], headers)
         if refused:
             await answer(send, *refused)
             return
@@ -84,25 +91,38 @@ class Guard:
             await self.app(scope, _replay(body, receive), send)
             return
         try:
-            found = await posted(headers.get(b"content-type", JSON).decode("latin-1"), body)
+            found = await posted(headers.get(b"content-type", b"").decode("latin-1"), body)
         except KINDS as error:
             found = refuse(error)
         await found(scope, receive, send)
 
-    def _refusal(self, path: str, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
-        if path in OPEN or path.startswith(OPEN_FOLDERS):
+    def _stranger(
+        self, method: str, all_headers: list[tuple[bytes, bytes]], headers: dict[bytes, bytes]
+    ) -> tuple[int, str] | None:
+        """Refuses what a page of another site sends through a browser: without a token only this machine may ask, by
+        one of its own names, and with one, too, no page changes anything here that has no place of its own."""
+        if len(headers) < len(all_headers) and any(_repeated(all_headers, name) for name in (b"host", b"origin")):
+            return 400, "a request has one Host and one Origin at most"
+        if not self.token and not _is_own(headers.get(b"host", b"")):
+            return 403, LOOPBACK
+        if self.token and method in SAFE:
             return None
-        if self.token:
-            found = headers.get(b"authorization", b"")
-            if hmac.compare_digest(found, b"Bearer " + self.token):
-                return None
-            return 401, "the token is missing or wrong; send the header `Authorization: Bearer TOKEN`"
-        # Without a token only this machine may ask, and not through a page of another site in its browser.
-        host = headers.get(b"host", b"").decode("latin-1")
-        origin = headers.get(b"origin", b"").decode("latin-1").partition("://")[2] or host
-        if not is_loopback(_host(host)) or not is_loopback(_host(origin)):
-            return 403, "without --token-file the server answers only to 127.0.0.1, ::1 and localhost"
+        origin = headers.get(b"origin")
+        if origin is not None:
+            host = origin_host(origin.decode("latin-1"))
+            if not host or not (self.token or is_loopback(host)):
+                return 403, OTHER_SITE if self.token else LOOPBACK
+        if method not in SAFE and headers.get(b"sec-fetch-site") == b"cross-site":
+            return 403, OTHER_SITE
         return None
+
+    def _tokenless(self, path: str, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
+        """Refuses a request without the token, where one is needed."""
+        if not self.token or path in OPEN or path.startswith(OPEN_FOLDERS):
+            return None
+        if hmac.compare_digest(headers.get(b"authorization", b""), b"Bearer " + self.token):
+            return None
+        return 401, "the token is missing or wrong; send the header `Authorization: Bearer TOKEN`"
 
     async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes | None:
         """The whole body, or None where it is too large."""
@@ -146,9 +166,34 @@ async def answer(send: Send, status: int, text: str, *headers: tuple[bytes, byte
     await send({"type": "http.response.body", "body": body})
 
 
+def _repeated(headers: list[tuple[bytes, bytes]], name: bytes) -> bool:
+    return sum(own == name for own, _ in headers) > 1
+
+
+@lru_cache(64)
+def _is_own(host: bytes) -> bool:
+    """Whether a Host header names this machine to itself."""
+    return is_loopback(_host(host.decode("latin-1")))
+
+
 def _host(text: str) -> str:
-    """The name in a Host header, without its port."""
-    return text[1 : text.find("]")] if text.startswith("[") else text.partition(":")[0]
+    """The name in a Host header, without its port; nothing where it is no host.
+
+    >>> _host("localhost:8400"), _host("[::1]:80"), _host("[::1"), _host("a@b")
+    ('localhost', '::1', '', '')
+    """
+    found = HOST.fullmatch(text)
+    return (found[1] or found[2]) if found else ""
+
+
+def origin_host(origin: str) -> str:
+    """The host of an Origin header; nothing where it has none, as `null`, `file://` and what cannot be read.
+
+    >>> origin_host("http://localhost:8400"), origin_host("null"), origin_host("file://")
+    ('localhost', '', '')
+    """
+    scheme, separator, host = origin.partition("://")
+    return _host(host) if separator and scheme in ("http", "https") else ""
 
 
 @lru_cache(64)

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
+from fieldwise.config.errors import shown
+
 Scalar = str | int | float | bool | None
 SCALARS = frozenset((str, int, float, bool, type(None)))
 
@@ -20,10 +22,10 @@ def plain(row: dict[str, Any]) -> dict[str, Any]:
             members = value if isinstance(value, list) else (value,)
             if not SCALARS.issuperset(map(type, members)):
                 raise ValueError(
-                    f"a value is a text, a number, true, false, null or a list of them: field '{name[:100]}'"
+                    f"a value is a text, a number, true, false, null or a list of them: field '{shown(name)}'"
                 )
             if not all(math.isfinite(member) for member in members if isinstance(member, float)):
-                raise ValueError(f"a number is finite; leave out what is missing: field '{name[:100]}'")
+                raise ValueError(f"a number is finite; leave out what is missing: field '{shown(name)}'")
     return row
 
 
@@ -150,14 +152,18 @@ class Refusal(BaseModel):
 REFUSALS: dict[int | str, dict[str, Any]] = {
     400: {"model": Refusal, "description": "The body is not JSON."},
     401: {"model": Refusal, "description": "The token is missing or wrong."},
-    403: {"model": Refusal, "description": "Without a token only this machine may ask."},
+    403: {"model": Refusal, "description": "A page of another site asks; without a token only this machine may."},
     404: {"model": Refusal, "description": "The request that an event names never was."},
-    408: {"model": Refusal, "description": "The body came too slowly."},
+    408: {"model": Refusal, "description": "The headers or the body came too slowly."},
     409: {"model": Refusal, "description": "Not as this server stands: a broken bundle, or no event log."},
     413: {"model": Refusal, "description": "The body, or the number of rows, is too large."},
     415: {"model": Refusal, "description": "The body is not said to be JSON."},
     422: {"model": Refusal, "description": "A field is unknown, or a value is not what it should be."},
     429: {"model": Refusal, "description": "Too many requests wait; see Retry-After."},
-    503: {"model": Refusal, "description": "No answer in time, or the log cannot be written; see Retry-After."},
+    431: {"model": Refusal, "description": "The headers are too large."},
+    503: {
+        "model": Refusal,
+        "description": "No answer in time, too many connections, or the log cannot be written; see Retry-After.",
+    },
     504: {"model": Refusal, "description": "Scoring took too long."},
 }

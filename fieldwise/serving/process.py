@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,8 @@ from fieldwise.config.files import whole_file
 from fieldwise.serving.application import Application, Hooks, Limits
 from fieldwise.serving.history_follower import Closer
 from fieldwise.serving.meters import SHARED
-from fieldwise.serving.service import Service
+from fieldwise.serving.service import Service, fingerprint
+from fieldwise.serving.trial import tried
 
 # How long a reload waits for the other workers, and how soon a worker that died is replaced.
 RELOAD_SECONDS = 60.0
@@ -109,16 +111,12 @@ class Worker:
 
     def __init__(self, settings: Settings, room: Path | None, number: int) -> None:
         self.settings, self.room, self.number = settings, room, number
-        log = None if settings.log == NO_LOG else EventLog(settings.log)
-        try:
-            with self._alone():
-                self.service = Service([Path(source) for source in settings.sources], settings.router, log)
-        except BaseException:
-            if log:
-                log.close()
-            raise
-        if log and number == 0:
-            log.declare(settings.router)
+        opened = None if settings.log == NO_LOG else partial(EventLog, settings.log)
+        with self._alone():
+            paths = [Path(source) for source in settings.sources]
+            self.service = Service(paths, settings.router, opened, trial=self._tried)
+        if self.service.log and number == 0:
+            self.service.log.declare(settings.router)
         self.application = Application(self.service, settings.token, settings.limits, Hooks(self._reload_others))
         self._note()
 
@@ -126,12 +124,14 @@ class Worker:
         """Answers until SIGTERM or SIGINT, and then ends what is under way."""
         import uvicorn
 
+        from fieldwise.serving.door import door
+
         config = uvicorn.Config(
             self.application.api,
             log_level="warning",
             access_log=False,
             loop="uvloop",
-            http="httptools",
+            http=door(self.settings.limits),
             ws="none",
             server_header=False,
             timeout_graceful_shutdown=int(self.settings.limits.timeout) + 5,
@@ -175,6 +175,16 @@ class Worker:
         with (self.room / "loading.lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+    def _tried(self, path: Path) -> str:
+        """As `tried`, once for all workers."""
+        note = self.room / f"tried-{fingerprint(path)}" if self.room else None
+        if note and note.is_file():
+            return note.name.removeprefix("tried-")
+        version = tried(path)
+        if self.room:
+            (self.room / f"tried-{version}").touch()
+        return version
 
     def _note(self) -> None:
         """Leaves a note of what this worker serves, for those who wait for a reload."""

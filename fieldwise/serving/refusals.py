@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from fieldwise.abtest.event_log import BusyError, UnknownRequestError
-from fieldwise.config.errors import BundleError, ConfigError, DataError, FieldwiseError
+from fieldwise.config.errors import BundleError, ConfigError, DataError, FieldwiseError, shown
 from fieldwise.serving.gate import FullError, LateError
 
 STATUSES: dict[type[Exception], int] = {
@@ -24,6 +24,8 @@ STATUSES: dict[type[Exception], int] = {
     BundleError: 409,
     FieldwiseError: 409,
 }
+# How long a line may be: that of an unknown field names all known ones.
+LONGEST = 4000
 # All that is a refusal; anything else is a fault of this server.
 KINDS: tuple[type[Exception], ...] = (*STATUSES, LateError, ValidationError, RequestValidationError, HTTPException)
 
@@ -41,9 +43,15 @@ def refuse(error: Exception) -> Response:
     return _refused(next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), str(error))
 
 
+def one_line(text: str) -> str:
+    """A refusal repeats little of what a client sent, whichever library wrote it."""
+    line = " ".join(text.split("\n"))
+    return line if len(line) <= LONGEST else line[:LONGEST] + "..."
+
+
 def _form(first: Any) -> tuple[int, str]:
     """The first thing that is wrong with a body, without repeating the body."""
-    where = ".".join(str(part) for part in first["loc"])[:200]
+    where = shown(".".join(str(part) for part in first["loc"]))
     return 400 if first["type"] == "json_invalid" else 422, f"{first['msg']} ({where})"
 
 
@@ -51,5 +59,5 @@ def _refused(status: int, text: str, headers: Mapping[str, str] | None = None) -
     more = dict(headers or {})
     if status in (429, 503):
         more["Retry-After"] = "1"
-    detail = text.encode("utf-8", "replace").decode()
+    detail = one_line(text).encode("utf-8", "replace").decode()
     return Response(orjson.dumps({"detail": detail}), status, more, "application/json")

@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from fieldwise.bundle import bundle
 from fieldwise.config.errors import BundleError, ConfigError, DataError, FieldwiseError, unknown
 from fieldwise.serving.engine import Engine, Explanation
 from fieldwise.serving.history_follower import Follower
+from fieldwise.serving.trial import score_once, tried
 
 Row = Mapping[str, Any]
 
@@ -59,27 +60,37 @@ class Service:
         self,
         paths: Sequence[Path],
         router: Router,
-        log: EventLog | None = None,
+        log: EventLog | Callable[[], EventLog] | None = None,
         clock: Callable[[], float] = time.time,
+        trial: Callable[[Path], str] = tried,
     ) -> None:
-        self.router, self.log, self.clock = router, log, clock
+        """`log` may be what opens one: it is opened once all bundles are loaded, so that a mistake leaves no file.
+
+        `trial` says which version of a bundle may be loaded in place of another, or refuses it.
+        """
+        self.router, self.clock, self.trial = router, clock, trial
         self._reloading = threading.Lock()
+        self.log: EventLog | None = None
         pairs = zip(router.arms, paths, strict=True)
-        self.arms = tuple(self._load(name, path) for name, path in pairs)
+        self.arms = tuple(_load(name, path) for name, path in pairs)
         if router.field and not any(router.field in arm.columns for arm in self.arms):
             known = {name for arm in self.arms for name in arm.columns}
             raise ConfigError(unknown("split field", router.field, known))
         self.columns = self._known_columns()
+        self.log = log() if callable(log) else log
+        try:
+            self.arms = tuple(self._following(arm) for arm in self.arms)
+        except BaseException:
+            self.close()
+            raise
 
-    def _load(self, name: str, path: Path) -> Arm:
-        engine = Engine.load(path)
-        model = engine.version
-        if fingerprint(path) != model:
-            raise BundleError(f"the bundle was replaced while it was read; load it again ({path})")
-        follower = Follower(engine, model, self.log) if self.log and engine.has_history else None
-        if follower:
-            follower.catch_up()
-        return Arm(name, path, model, engine, frozenset(engine.columns), follower)
+    def _following(self, arm: Arm) -> Arm:
+        """The arm, its history at the log's end where it has one."""
+        if self.log is None or not arm.engine.has_history:
+            return arm
+        follower = Follower(arm.engine, arm.model, self.log)
+        follower.catch_up()
+        return replace(arm, follower=follower)
 
     def _known_columns(self) -> frozenset[str]:
         return frozenset().union(*(arm.columns for arm in self.arms))
@@ -87,11 +98,17 @@ class Service:
     def reload(self) -> dict[str, bool]:
         """Loads anew what has changed on the disk; all of it or, if one bundle is broken, nothing.
 
-        Says of each arm whether it changed. Requests under way end with the arms that they began with.
+        Another process loads and scores it first: files that would end the process end that one. Says of each arm
+        whether it changed. Requests under way end with the arms that they began with.
         """
         with self._reloading:
             old = self.arms
-            new = tuple(arm if fingerprint(arm.path) == arm.model else self._load(arm.name, arm.path) for arm in old)
+            new = tuple(
+                arm
+                if fingerprint(arm.path) == arm.model
+                else self._following(_load(arm.name, arm.path, self.trial(arm.path)))
+                for arm in old
+            )
             for arm in new:
                 if arm.follower:
                     arm.follower.catch_up()
@@ -206,6 +223,16 @@ class Service:
     def close(self) -> None:
         if self.log:
             self.log.close()
+
+
+def _load(name: str, path: Path, version: str = "") -> Arm:
+    """An arm that has scored a row; of this version of the bundle, where one is given."""
+    engine = Engine.load(path)
+    if fingerprint(path) != engine.version or version not in ("", engine.version):
+        raise BundleError(f"the bundle was replaced while it was read; load it again ({path})")
+    with bundle.read_with_care(path):
+        score_once(engine)
+    return Arm(name, path, engine.version, engine, frozenset(engine.columns))
 
 
 def new_id() -> str:

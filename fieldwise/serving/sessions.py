@@ -44,8 +44,9 @@ class Scorer(Protocol):
 class NetworkScorer:
     """A network, whose sessions all read the same tables."""
 
-    def __init__(self, folder: Path, threads: int = 1) -> None:
+    def __init__(self, folder: Path, layout: Layout, threads: int = 1) -> None:
         self.network, self.threads = plain_parts.load(folder), threads
+        network.check(self.network, layout)
         self.tables = network.tables_of(self.network)
         self.exact = network.is_exact(self.network)
         found = network.whole_part(self.network)

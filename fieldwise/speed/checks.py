@@ -16,6 +16,7 @@ from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,9 @@ from fieldwise.data.schema import Layout
 from fieldwise.evaluation import metrics
 from fieldwise.nn.model import Model
 from fieldwise.optim import Adam
+from fieldwise.parts.kernel import gpu as kernel
 from fieldwise.parts.kernel.formula import KernelProduct
+from fieldwise.parts.micro import gpu as micro
 from fieldwise.parts.micro.formula import MicroNetwork
 from fieldwise.parts.ways import formulas_alone
 from fieldwise.speed.bench import FIELDS, Setting, layout_of, made_model, made_step
@@ -56,11 +59,39 @@ class Rounded(MicroNetwork):
         return exact + (exact.detach().bfloat16().to(p.dtype) - exact.detach()) if self.rounds else exact
 
 
-PARTS: dict[str, Callable[[], nn.Module]] = {
-    "pin's micro networks": lambda: Rounded([20] * FIELDS, (40, 5)),
-    "nifm's micro networks": lambda: MicroNetwork([20] * FIELDS, (40, 1), product=False, last_norm=False),
-    "kernel products": lambda: KernelProduct([20] * FIELDS, "mat", "uniform"),
+@dataclass(frozen=True)
+class Shape:
+    """Of a batch, and of the layers of a part that has some."""
+
+    fields: int = FIELDS
+    dim: int = 20
+    units: int = 40
+    outs: int = 5
+    rows: int = 512
+
+    @property
+    def dims(self) -> list[int]:
+        return [self.dim] * self.fields
+
+    def __str__(self) -> str:
+        return f"{self.fields} fields of {self.dim}, subnet {self.units}, {self.outs}, {self.rows} rows"
+
+
+Make = Callable[[Shape], nn.Module]
+PARTS: dict[str, Make] = {
+    "pin's micro networks": lambda shape: Rounded(shape.dims, (shape.units, shape.outs)),
+    "nifm's micro networks": lambda shape: MicroNetwork(shape.dims, (shape.units, 1), product=False, last_norm=False),
+    "kernel products": lambda shape: KernelProduct(shape.dims, "mat", "uniform"),
 }
+DRAWN = 8  # shapes of each part, beside that of the bench
+NEAR = 1e-5  # a unit so near to zero may open for one and stay closed for the other
+
+
+def drawn_shapes(count: int, seed: int) -> Iterator[Shape]:
+    """Shapes by chance: vectors shorter and longer than the units, which no vector's width divides."""
+    random = Random(seed)
+    for _ in range(count):
+        yield Shape(*(random.randint(*ends) for ends in ((3, 12), (1, 130), (4, 130), (2, 8), (100, 300))))
 
 
 @dataclass(frozen=True)
@@ -83,9 +114,12 @@ def checks(names: tuple[str, ...], setting: Setting) -> Iterator[Check]:
     for dim in (1, 20, 152):
         yield Check(f"Adam on rows of {dim}", "float32", adam_error(dim, device), LIMITS["float32"])
     for what, make in PARTS.items():
-        for precision, limit in LIMITS.items():
-            for side, found in part_errors(make, precision, device).items():
-                yield Check(f"{what}, {side}", precision, found, limit)
+        for shape in (Shape(), *drawn_shapes(DRAWN, setting.seed)):
+            for precision, limit in LIMITS.items():
+                if precision == "bf16" and not fused(make, device, shape):
+                    continue
+                for side, found in part_errors(make, precision, device, shape).items():
+                    yield Check(f"{what}, {side}: {shape}", precision, found, limit)
     for name in names:
         yield from trained_checks(name, setting)
 
@@ -102,38 +136,65 @@ def adam_error(dim: int, device: torch.device) -> float:
         for table, optimizer in zip(tables, optimizers, strict=True):
             shape, numbers = table.shape, values.to(table.dtype)
             table.grad = torch.sparse_coo_tensor(ids[None], numbers, shape, check_invariants=False)
-            optimizer.step()
+            with formulas_alone() if table.dtype == torch.float64 else nullcontext():
+                optimizer.step()
     return error(tables[0] - start, tables[1] - start.double())
 
 
-def part_errors(
-    make: Callable[[], nn.Module], precision: str, device: torch.device, fields: int = FIELDS, rows: int = 512
-) -> dict[str, float]:
-    """Errors of an interaction's features, of the vectors' gradients (the median row's), and of the worst weights'."""
+def part_errors(make: Make, precision: str, device: torch.device, shape: Shape) -> dict[str, float]:
+    """Errors of features, of those without gradients, of the vectors' gradients, and of the worst weights'."""
+    errors = [error(*pair) for pair in compared(make, precision, device, shape)]
+    return {"forward": errors[0], "scores": errors[1], "backward": errors[2], "weights": max(errors[3:])}
+
+
+def fused(make: Make, device: torch.device, shape: Shape) -> bool:
+    """Whether bf16 is more than autocast's: on a GPU the kernels leave parts whose matrices are too large to it."""
+    part = make(shape)
+    with torch.autocast(device.type, torch.bfloat16):
+        way = kernel.TRITON if isinstance(part, KernelProduct) else micro.TRITON
+        return device.type == "cpu" or not way.against(part, torch.empty(1, device=device))
+
+
+def compared(make: Make, precision: str, device: torch.device, shape: Shape) -> list[tuple[Tensor, Tensor]]:
+    """The fast part's and the plain one's: features, those without gradients, gradients by vectors and each weight."""
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    fast, slow = make().to(device), make().to(device).double()
+    fast, slow = make(shape).to(device), make(shape).to(device).double()
     with torch.no_grad():
         for ours, theirs in zip(fast.parameters(), slow.parameters(), strict=True):
             ours.copy_(ours.to(dtype))
             theirs.copy_(ours)
     if isinstance(slow, Rounded):
         slow.rounds = precision == "bf16"
-    v = torch.randn(rows, fields, 20, device=device).to(dtype)
+    v = clear(slow, torch.randn(shape.rows, shape.fields, shape.dim, device=device).to(dtype))
     two, one = v.double().requires_grad_(), v.float().requires_grad_()
     with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
         ours = fast(one)
-    theirs = slow(two)
+        with torch.no_grad():
+            scores = fast(one)
+    with formulas_alone():
+        theirs = slow(two)
     pull = torch.randn_like(theirs).to(dtype)
     ours.backward(pull.to(ours.dtype))
     theirs.backward(pull.double())
-    assert one.grad is not None
-    assert two.grad is not None
-    # A unit within rounding of zero may open for one and stay closed for the other: that is one row's, not the part's.
-    by_row = (one.grad.double() - two.grad).flatten(1).norm(dim=1) / two.grad.flatten(1).norm(dim=1)
-    pairs = zip(fast.parameters(), slow.parameters(), strict=True)
-    weights = [error(a.grad, b.grad) for a, b in pairs if a.grad is not None and b.grad is not None]
-    found = {"forward": error(ours, theirs), "backward": float(by_row.median())}
-    return found | ({"weights": max(weights)} if precision == "bf16" else {})
+    expected = theirs.detach()
+    found: list[tuple[Any, Any]] = [(ours.detach(), expected), (scores, expected), (one.grad, two.grad)]
+    return found + [(a.grad, b.grad) for a, b in zip(fast.parameters(), slow.parameters(), strict=True)]
+
+
+def clear(part: nn.Module, v: Tensor) -> Tensor:
+    """The rows without any unit near zero, as often as it takes: gradients of the others would tell of that alone."""
+    near = torch.full((len(v),), torch.inf, device=v.device, dtype=torch.float64)
+
+    def look(relu: nn.Module, given: tuple[Tensor, ...]) -> None:
+        torch.minimum(near, given[0].abs().amin((0, 2)), out=near)
+
+    hooks = [relu.register_forward_pre_hook(look) for relu in part.modules() if isinstance(relu, nn.ReLU)]
+    with torch.no_grad(), formulas_alone():
+        part(v.double())
+    for hook in hooks:
+        hook.remove()
+    kept = torch.nonzero(near > min(NEAR, float(near.max()) / 2))[:, 0]
+    return v[kept[torch.arange(len(v), device=v.device) % len(kept)]]
 
 
 def error(found: Tensor, expected: Tensor) -> float:

@@ -83,4 +83,9 @@ BESIDE_THE_CODE = (
     ("Matrix kernels", "their start cannot be run in the last code", "the identity, so that KFM starts as FM"),
     ("Sets", "averaged in the paper; summed and scaled by a root in the code", "averaged"),
     ("AFM's temperature", "which way it acts is not said", "it divides; the paper's most plausibly multiplies"),
+    (
+        "AFM's sum",
+        "in the paper's equation the products' places count alike; in its authors' code a trained vector weighs them",
+        "trained, from ones, in every study here; `model.project = false` is the equation's",
+    ),
 )

@@ -11,13 +11,14 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fieldwise.bundle.scoring import device_of
 from fieldwise.config.errors import ConfigError, TrainingError, unknown
-from fieldwise.config.files import whole_file
+from fieldwise.config.files import held_folder, whole_file
 from fieldwise.config.progress import Watch
 from fieldwise.experiments.jobs import Job, run_all
 from fieldwise.reporting import plots, result_tables
@@ -46,25 +47,28 @@ def run_study(
         raise ConfigError(f"--data takes a folder, found none ({data})")
     device_of(device)  # refused here, before anything is made, where there is none of that name
     setup = Setup(size, seeds or study.seeds[size], data, device)
-    folder = _claimed(out, study.id, setup)
-    if study.plan is not None:
-        plan = study.plan(setup)
-        rows = _trained(study, setup, plan, folder, workers or os.cpu_count() or 1, watch)
-        for name, other in plan.others.items():
-            found = _trained(study, setup, other, _claimed(out, name, setup), workers or os.cpu_count() or 1, watch)
-            rows += [{"study": name, **row} for row in found]
-    else:
-        assert study.compute is not None
-        rows = study.compute(setup)
-    return _written(study, setup, Results(rows), folder)
+    with _claimed(out, study.id, setup) as folder:
+        if study.plan is not None:
+            plan = study.plan(setup)
+            rows = _trained(study, setup, plan, folder, workers or os.cpu_count() or 1, watch)
+            for name, other in plan.others.items():
+                with _claimed(out, name, setup) as place:
+                    found = _trained(study, setup, other, place, workers or os.cpu_count() or 1, watch)
+                rows += [{"study": name, **row} for row in found]
+        else:
+            assert study.compute is not None
+            rows = study.compute(setup)
+        return _written(study, setup, Results(rows), folder)
 
 
-def _claimed(out: Path, name: str, setup: Setup) -> Path:
-    """The folder of a study, taken."""
+@contextmanager
+def _claimed(out: Path, name: str, setup: Setup) -> Iterator[Path]:
+    """The folder of a study, which no other process works in within."""
     folder, data = out / name / setup.size, setup.data
     begun: Row = {"study": name, "size": setup.size, "data": str(data.resolve()) if data else None}
-    _claim(folder, begun | {"device": setup.device})
-    return folder
+    with held_folder(folder, f"at the study in {folder}"):
+        _claim(folder, begun | {"device": setup.device})
+        yield folder
 
 
 def _claim(folder: Path, identity: Row) -> None:

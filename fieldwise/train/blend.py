@@ -22,7 +22,7 @@ from fieldwise.config.settings import Config, TrainSettings
 from fieldwise.data.dataset import Dataset, Part
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.evaluation import metrics
-from fieldwise.train.runs import Run
+from fieldwise.train.runs import Run, check_classes
 
 NAME = "blend"
 
@@ -51,8 +51,10 @@ def blend(
     named = [str(paths.get(member.path, member.path)) for member in members]
     settings = TrainSettings(calibration=calibrated)
     config = Config(NAME, {"members": tuple(named), "plain": plain}, settings, device=device)
-    with whole_folder(out, f"bundle/{Blend.file}", force) as work:
-        run = Blending(config, members, datasets, work)
+    with (
+        whole_folder(out, f"bundle/{Blend.file}", force) as work,
+        Blending(config, members, datasets, work) as run,
+    ):
         run.fit(Progress())
         return run.finish()
 
@@ -138,6 +140,7 @@ def _held_out(datasets: Sequence[Dataset]) -> list[str]:
     if "valid" not in shared:
         lacks = next(dataset.path for dataset in datasets if "valid" not in dataset.parts)
         raise BundleError(f"a blend needs validation rows to be fitted on, found none ({lacks})")
+    check_classes(first.parts["valid"], "validation", first.path)
     for part in shared:
         ours = first.parts[part]
         for dataset in datasets[1:]:

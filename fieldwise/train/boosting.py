@@ -36,6 +36,10 @@ class Boosting(Run):
         super().__init__(config, dataset, out, resume)
         self._trim_log()
 
+    @property
+    def rate(self) -> str:
+        return f"model.lr ({self.model.settings['learning_rate']:g})"
+
     def fit(self, progress: Progress) -> None:
         """A tree at a time; the validation log loss of each decides which was the best."""
         if self.again:
@@ -46,7 +50,7 @@ class Boosting(Run):
             self.at["step"] += 1
             loss = metrics.log_loss(valid.labels, metrics.sigmoid(logits + self.offset), valid.weights)
             if not math.isfinite(loss):
-                raise TrainingError(f"the loss is {loss} at round {self.at['step']}; lower model.lr")
+                raise TrainingError(f"the loss is {loss} at round {self.at['step']}; lower {self.rate}")
             if loss < self.at["best_loss"]:
                 self.at.update(best_loss=loss, best_step=self.at["step"])
             self.at["seconds"] = time.monotonic() - began

@@ -15,10 +15,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from fieldwise.bundle import bundle
 from fieldwise.bundle.predictor import Predictor
-from fieldwise.config.errors import DataError
+from fieldwise.config.errors import ConfigError, DataError
 from fieldwise.config.files import whole_folder
 from fieldwise.config.settings import load_config
-from fieldwise.data.encode.prepare import Split, prepare
+from fieldwise.data.draws import SPLIT, stream
+from fieldwise.data.encode.prepare import prepare
 from fieldwise.data.read.formats import as_table
 from fieldwise.data.read.streams import CHUNK_ROWS
 from fieldwise.data.schema import Schema
@@ -62,19 +63,28 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         label = schema.label if schema else _label_name(as_table(X).column_names, y)
         table = _labelled(X, codes, label, sample_weight)
         self.n_features_in_ = table.num_columns - 1 - (sample_weight is not None)
-        sources = {"train": lambda: _chunks(table)}
-        split = Split((1 - self.valid_share, self.valid_share, 0.0), seed=self.seed)
-        if eval_set is not None:
+        if eval_set is None:
+            away = _held_out(codes, self.valid_share, self.seed)
+            table, held = table.filter(pa.array(~away)), table.filter(pa.array(away))
+        else:
             held_x, held_y = eval_set[0] if isinstance(eval_set, list) else eval_set
-            held_codes = np.searchsorted(self.classes_, np.asarray(held_y))
+            held_codes = self._codes(np.asarray(held_y))
             held = _labelled(held_x, held_codes, label, None if sample_weight is None else np.ones(len(held_y)))
-            sources["valid"] = lambda: _chunks(held)
+        sources = {"train": lambda: _chunks(table), "valid": lambda: _chunks(held)}
         with tempfile.TemporaryDirectory() as folder:
             data, run = Path(folder) / "data", Path(folder) / "run"
-            prepare(sources, data, label, schema, split, weight="" if sample_weight is None else WEIGHT)
+            prepare(sources, data, label, schema, weight="" if sample_weight is None else WEIGHT)
             self.report_ = train(config, data, run)
             self._keep(run / "bundle")
         return self
+
+    def _codes(self, y: NDArray[Any]) -> NDArray[np.intp]:
+        """0 and 1 for the two classes of the training rows, in an eval_set that has both."""
+        found, classes = np.unique(y), self.classes_
+        if len(found) != 2 or not np.isin(found, classes).all():
+            ours, theirs = (", ".join(map(str, own)) for own in (classes, found[:5]))
+            raise DataError(f"the y of eval_set must have both classes of y, {ours}, found {theirs or 'none'}")
+        return np.searchsorted(classes, y)
 
     def _keep(self, folder: Path) -> None:
         """The bundle lives in memory as its files, so that copies and pickles of the estimator carry it."""
@@ -142,6 +152,20 @@ def _labelled(rows: Any, codes: NDArray[Any], label: str, weights: Any) -> pa.Ta
     if weights is not None:
         table = table.append_column(WEIGHT, pa.array(np.asarray(weights, dtype=np.float64)))
     return table
+
+
+def _held_out(codes: NDArray[Any], share: float, seed: int) -> NDArray[np.bool_]:
+    """Which rows to stop early by: the same share of both classes, so that even few rows have both."""
+    if not 0 < share < 1:
+        raise ConfigError(f"valid_share takes a share above 0 and below 1, found {share}")
+    random, held = stream(seed, SPLIT), np.zeros(len(codes), dtype=bool)
+    for code in (0, 1):
+        rows = np.flatnonzero(codes == code)
+        if len(rows) < 2:
+            raise DataError(f"y needs two rows of each class, to train on and to stop by, found {len(rows)} of one")
+        count = min(len(rows) - 1, max(1, round(share * len(rows))))
+        held[random.choice(rows, count, replace=False)] = True
+    return held
 
 
 def _chunks(table: pa.Table) -> Iterator[pa.Table]:

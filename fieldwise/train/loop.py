@@ -2,7 +2,7 @@
 
 config.toml  log.jsonl  checkpoint/  bundle/  report.json  predictions.parquet  DONE
 
-Here are the networks' epochs and in steps.py their steps; trees are trained in boosting.py, and runs.py keeps the
+Here are the networks' epochs and in steps/ their steps; trees are trained in boosting.py, and runs.py keeps the
 folder for both.
 """
 
@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fieldwise.bundle import bundle
-from fieldwise.bundle.scoring import Saved, device_of, placed
-from fieldwise.config.errors import BundleError, ConfigError
+from fieldwise.bundle.scoring import SCORE_ROWS, Saved, device_of, placed
+from fieldwise.config.errors import ConfigError
 from fieldwise.config.options import check_names
 from fieldwise.config.progress import Progress
 from fieldwise.config.settings import Config, TrainSettings
@@ -35,11 +35,11 @@ from fieldwise.models import MODELS, named, options
 from fieldwise.nn.model import Model
 from fieldwise.nn.trees import Trees
 from fieldwise.optim import Average, RowOptimizer, averaged
-from fieldwise.train import checkpoint, distributed
+from fieldwise.train import capacity, checkpoint, distributed
 from fieldwise.train.boosting import Boosting
 from fieldwise.train.incremental import check_same_ids, load_origin, take_weights
 from fieldwise.train.pretrain import start_from
-from fieldwise.train.runs import Run
+from fieldwise.train.runs import Run, check_parts
 from fieldwise.train.sharded.placement import tables_of
 from fieldwise.train.sharded.sharded_model import Cut, refuse
 from fieldwise.train.sharded.sharded_model import build as cut_model
@@ -60,25 +60,27 @@ def train(
     Of several workers the first alone writes, looks at the test rows and has a report; the others' is empty.
     """
     resume = resume or distributed.restarted()
-    run = start(config, Dataset.open(data), out, resume)
-    if run.finished:
-        report: dict[str, Any] = json.loads((out / "report.json").read_text(encoding="utf-8"))
-        return report
-    run.fit(progress if progress and distributed.first() else Progress())
-    return run.finish()
+    with start(config, Dataset.open(data), out, resume) as run:
+        if run.finished:
+            report: dict[str, Any] = json.loads((out / "report.json").read_text(encoding="utf-8"))
+            return report
+        run.fit(progress if progress and distributed.first() else Progress())
+        return run.finish()
 
 
 def start(config: Config, dataset: Dataset, out: Path, resume: bool = False) -> Run:
-    """The run that a config means, its folder claimed: `fit` trains it on training and validation rows alone, and
-    `finish` looks at the test rows too."""
+    """The run that a config means, its folder claimed until it is closed: `fit` trains it on training and validation
+    rows alone, and `finish` looks at the test rows too."""
+    check_parts(dataset)
     origin = load_origin(config) if config.train.continue_from else None
     if origin is not None:
         config = replace(config, options={**origin.config.options, **config.options})
     config = resolve(config)
-    if "valid" not in dataset.parts:
-        raise BundleError(f"training needs a validation part to stop in time; prepare with --split ({dataset.path})")
+    cuts = _where_tables_lie(config, dataset) == "sharded"
+    if config.model in MODELS:
+        _check_memory(config, dataset, cuts)
     torch.manual_seed(config.seed)
-    if _where_tables_lie(config, dataset) == "sharded":
+    if cuts:
         config = replace(config, train=replace(config.train, tables="sharded"))
         refuse(config)
         cut = cut_model(lambda: _network(config, dataset), config.train, device_of(config.device))
@@ -95,6 +97,16 @@ def _where_tables_lie(config: Config, dataset: Dataset) -> str:
     if config.model not in MODELS:  # trees have none, and refuse the setting themselves
         return ""
     return tables_of(config, lambda: _network(config, dataset), device_of(config.device))
+
+
+def _check_memory(config: Config, dataset: Dataset, cuts: bool) -> None:
+    """Refuses a network that does not fit, before anything is allocated."""
+    rows, device = dataset.parts["train"].rows, device_of(config.device)
+    config = settled(config, rows)
+    # A GPU's scores take fewer rows at a time where they must.
+    scored = min(SCORE_ROWS, dataset.parts["valid"].rows) if device.type == "cpu" else 0
+    found = capacity.need(config, lambda: _network(config, dataset), min(config.train.batch_size, rows), scored)
+    capacity.check(config, found, dataset.layout.fields, device, cuts)
 
 
 def _network(config: Config, dataset: Dataset) -> Model:
@@ -121,6 +133,12 @@ def average(settings: TrainSettings, rows: int) -> float:
     return 1.0 if not settings.batch_size and rows < SMALL_ROWS else 0.0
 
 
+def settled(config: Config, rows: int) -> Config:
+    """The config with what these rows decide of it written out."""
+    asked = config.train
+    return replace(config, train=replace(asked, batch_size=batch_size(asked, rows), average=average(asked, rows)))
+
+
 class Network(Run):
     """Steps of batches, an evaluation now and then, checkpoints to go on from."""
 
@@ -136,20 +154,28 @@ class Network(Run):
         origin: bundle.Bundle | None = None,
         cut: Cut | None = None,
     ) -> None:
-        rows, asked = dataset.parts["train"].rows, config.train
-        settled = replace(asked, batch_size=batch_size(asked, rows), average=average(asked, rows))
-        config = replace(config, train=settled)
+        rows = dataset.parts["train"].rows
+        config = settled(config, rows)
         self.device = device_of(config.device)
         self.model, self.cut = model if cut else model.to(self.device), cut
         _start(self.model, config.train, dataset)
-        self.steps = steps_per_epoch(rows, settled.batch_size)
+        self.steps = steps_per_epoch(rows, config.train.batch_size)
         self.step = make_step(cut or self.model, config, config.train.epochs * self.steps)
         self.optimizer = self.step.optimizer
         self.origin = origin
         self.note = "" if origin is None else _go_on(self.model, self.optimizer, config, dataset, origin)
         super().__init__(config, dataset, out, resume)
+        try:
+            self._take_up(resume)
+        except BaseException:
+            self.close()
+            raise
+
+    def _take_up(self, resume: bool) -> None:
+        """Makes what a checkpoint is read into, and goes on from there if one is to be read."""
         epochs = self.settings.average
-        self.average = Average(cut.live if cut else averaged(model), epochs, self.steps) if epochs else None
+        moved = self.cut.live if self.cut else averaged(self.model)
+        self.average = Average(moved, epochs, self.steps) if epochs else None
         self.store = self._store()
         self.at["losses"] = []  # of the steps since the last line of the log
         if resume and not self.finished:
@@ -258,6 +284,10 @@ class Network(Run):
         if self.cut:
             return CutStore(self.out, self.cut, self.optimizer, average, keep)
         return checkpoint.WholeStore(self.out, self.model, self.optimizer, average, keep)
+
+    @property
+    def rate(self) -> str:
+        return f"train.lr ({self.settings.lr:g})"
 
     @property
     def together(self) -> bool:

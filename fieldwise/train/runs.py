@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import tomllib
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,22 +17,34 @@ from numpy.typing import NDArray
 from fieldwise.bundle import bundle, calibration
 from fieldwise.bundle.predictions import Predictions
 from fieldwise.bundle.scoring import Saved, Scorer, score
-from fieldwise.config.errors import ConfigError, TrainingError
-from fieldwise.config.files import whole_file
+from fieldwise.config.errors import BundleError, ConfigError, DataError, FieldwiseError, TrainingError
+from fieldwise.config.files import Hold, whole_file
 from fieldwise.config.progress import Progress as Progress
 from fieldwise.config.progress import Watch as Watch
 from fieldwise.config.settings import Config, config_from
 from fieldwise.data.dataset import Dataset, Part
 from fieldwise.evaluation import metrics
-from fieldwise.evaluation.explain import pair_strength
+from fieldwise.evaluation.explain import pair_strength, strongest
 from fieldwise.train import distributed
+
+# Says why a run cannot go on: another may take its folder.
+FAILED = "FAILED"
+# What an unfinished run has in its folder.
+UNFINISHED = {FAILED, "identity.json", "config.toml", "log.jsonl", "checkpoint", "best.safetensors"}
+# Fields whose pairs are all measured; and how many are where there are more, because pairs grow with their square.
+MOST_PAIRED, PAIRED = 200, 40
 
 
 class Run(ABC):
-    """One training run: the parts, where it stands, and what it leaves. A step of trees is a round."""
+    """One training run: the parts, where it stands, and what it leaves. A step of trees is a round.
+
+    Its folder is this process's alone (of several workers, the first's) from here until `close`, which the end of a
+    `with` is. A TrainingError within leaves the folder to any other run.
+    """
 
     model: Scorer
     steps: int
+    hold: Hold | None = None
 
     def __init__(self, config: Config, dataset: Dataset, out: Path, resume: bool) -> None:
         self.dataset, self.out = dataset, out
@@ -63,25 +77,63 @@ class Run(ABC):
     def fit(self, progress: Progress) -> None:
         """Trains until validation log loss stops falling."""
 
+    @property
+    def rate(self) -> str:
+        """The setting of the learning rate and its value, for those that have one."""
+        return ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        # On a full disk there is no mark either: the error that comes from there says so itself.
+        with suppress(OSError, FieldwiseError):
+            if isinstance(error, TrainingError) and distributed.first():
+                with whole_file(self.out / FAILED) as file:
+                    file.write_text(f"{error}\n", encoding="utf-8")
+        self.close()
+        if isinstance(error, IndexError) and "out of range" in str(error):
+            found = "an id lies outside of its field: the data are damaged; prepare them anew"
+            raise BundleError(f"{found} ({self.dataset.path})") from error
+
+    def close(self) -> None:
+        """Lets the folder go."""
+        if self.hold is not None:
+            self.hold.release()
+
     def _claim(self, resume: bool) -> bool:
         """Takes the folder: a new one, or the same run's; never another's. Returns whether that run is finished."""
+        if self.out.exists() and not self.out.is_dir():
+            raise TrainingError(f"--out takes a folder, found a file; choose another name ({self.out})")
+        self.out.mkdir(parents=True, exist_ok=True)
+        self.hold = Hold(self.out, f"training {self.out}")
+        try:
+            finished = self._take(resume)
+            self.hold.sign()
+        except BaseException:
+            self.close()
+            raise
+        return finished
+
+    def _take(self, resume: bool) -> bool:
         identity = {"data": self.dataset.fingerprint, "config": self.config.to_toml()}
         known = self.out / "identity.json"
-        if resume and known.exists():
-            before = json.loads(known.read_text(encoding="utf-8"))
-            same_data = before["data"] == identity["data"]
-            if not same_data or _settings(before["config"]) != _settings(identity["config"]):
-                what = "settings" if same_data else "data"
+        other = _other(known, identity) if known.exists() else ""
+        # A kill while the first file was written leaves its hidden work file.
+        there = {path.name for path in self.out.iterdir() if not path.name.startswith(".")}
+        if FAILED in there and there <= UNFINISHED and (other or not resume):
+            _empty(self.out)
+        elif resume and known.exists():
+            if other:
                 raise TrainingError(
-                    f"--resume needs the run's own {what}, found others; see {self.out / 'config.toml'}"
+                    f"--resume needs the run's own {other}, found others; see {self.out / 'config.toml'}"
                 )
+            (self.out / FAILED).unlink(missing_ok=True)
             with whole_file(self.out / "config.toml") as file:
                 file.write_text(self.config.to_toml(), encoding="utf-8")
             return (self.out / "DONE").exists()
-        # A kill while the first file was written leaves its hidden work file.
-        if self.out.exists() and not (self.out.is_dir() and all(p.name.startswith(".") for p in self.out.iterdir())):
+        elif there:
             raise TrainingError(f"{self.out} already holds something; go on with --resume, or choose another --out")
-        self.out.mkdir(parents=True, exist_ok=True)
         # The identity first: from then on --resume knows the folder, whatever else is there.
         with whole_file(known) as file:
             file.write_text(json.dumps(identity), encoding="utf-8")
@@ -95,6 +147,8 @@ class Run(ABC):
         return {"step": self.at["step"], "rows": rows}
 
     def _measured(self, logits: NDArray[np.floating[Any]]) -> dict[str, Any]:
+        if np.isnan(logits).any():
+            raise TrainingError(f"scores of validation rows are nan at step {self.at['step']}; lower {self.rate}")
         found = metrics.evaluate(self.valid.labels, metrics.sigmoid(logits + self.offset), self.valid.weights)
         found.pop("reliability")
         return found
@@ -166,7 +220,17 @@ class Run(ABC):
             "best_epoch": -(-self.at["best_step"] // self.steps),
             "seed": self.config.seed,
             "data": str(self.dataset.path),
+            "warnings": self._warnings(),
         }
+
+    def _warnings(self) -> list[str]:
+        """A run that is no better than the rows' own rate, before calibration makes it look so, has learnt nothing."""
+        base = metrics.base_loss(self.valid.labels, self.valid.weights)
+        if not self.rate or self.at["best_loss"] < base:
+            return []
+        found = f"{self.at['best_loss']:.5f} at its best, no better than the {base:.5f} of the base rate alone"
+        way_out = f"lower {self.rate}, or raise it where the loss hardly moved; else these rows teach it nothing"
+        return [f"validation log loss is {found}; {way_out}"]
 
     def _sources(self) -> dict[str, Path]:
         """What the bundle takes over from elsewhere, by its name there."""
@@ -180,8 +244,57 @@ class Run(ABC):
         """Puts the model back to where validation log loss was least."""
 
     def _pair_strength(self, valid: Part) -> dict[str, Any]:
-        strength = pair_strength(self._score, valid.ids, self.dataset.layout, rows=128)
-        return {"fields": self.dataset.names, "matrix": strength.round(6).tolist()}
+        """The strength of all pairs of fields; of too many fields, of the pairs of the strongest ones."""
+        layout, names = self.dataset.layout, self.dataset.names
+        if layout.fields <= MOST_PAIRED:
+            strength = pair_strength(self._score, valid.ids, layout, rows=128)
+            return {"fields": names, "matrix": strength.round(6).tolist()}
+        among = strongest(self._score, valid.ids, layout, PAIRED)
+        strength = pair_strength(self._score, valid.ids, layout, rows=128, among=among)
+        return {"fields": [names[f] for f in among], "of": layout.fields, "matrix": strength.round(6).tolist()}
+
+
+def check_parts(dataset: Dataset) -> None:
+    """Refuses data that no model can be trained on: without validation rows, or with a part of one class alone.
+
+    Trees, and networks that go on with new rows, need both classes like all others: there would be nothing to tell
+    apart, to stop by or to calibrate with.
+    """
+    if "valid" not in dataset.parts:
+        raise BundleError(f"training needs a validation part to stop in time; prepare with --split ({dataset.path})")
+    for name, part in dataset.parts.items():
+        check_classes(part, {"train": "training", "valid": "validation"}.get(name, name), dataset.path)
+
+
+def check_classes(part: Part, word: str, path: Path) -> None:
+    """Refuses rows of one class; those of weight 0 do not count."""
+    labels = part.labels if part.weights is None else part.labels[part.weights > 0]
+    if not labels.any() or labels.all():
+        found = f"found {np.count_nonzero(labels):,} of {len(labels):,} positive"
+        way_out = "prepare more rows, or divide them in another way (--split, --split-by, --seed)"
+        raise DataError(f"{word} rows must be of both classes, {found}; {way_out} ({path})")
+
+
+def _other(known: Path, identity: dict[str, str]) -> str:
+    """What tells this run from that of the folder: its data, its settings; nothing if it is the same."""
+    try:
+        before = json.loads(known.read_text(encoding="utf-8"))
+        if before["data"] != identity["data"]:
+            return "data"
+        return "" if _settings(before["config"]) == _settings(identity["config"]) else "settings"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise TrainingError(f"the run is damaged: {error}; choose another --out ({known})") from None
+
+
+def _empty(folder: Path) -> None:
+    """Removes what an unfinished run left; the mark that it may be removed goes last."""
+    for name in sorted(UNFINISHED - {FAILED}):
+        path = folder / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    (folder / FAILED).unlink()
 
 
 def _settings(text: str) -> Config | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fieldwise.config.errors import FieldwiseError
-from fieldwise.config.files import whole_file, whole_folder
+from fieldwise.config.files import HOLDER, Hold, held_folder, whole_file, whole_folder
 
 
 def names(folder: Path) -> list[str]:
@@ -123,3 +123,47 @@ def test_a_full_disk_is_named(tmp_path: Path, error: Exception) -> None:
     ):
         raise error
     assert names(tmp_path) == []
+
+
+HOLDS = """
+import sys, time
+from pathlib import Path
+from fieldwise.config.files import Hold
+hold = Hold(Path(sys.argv[1]), "busy")
+hold.sign()
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_folder_is_one_process_s_until_it_ends_however_it_ends(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", HOLDS, str(tmp_path)], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(FieldwiseError, match=rf"another process \(pid {other.pid}\) is at work here; wait for it"):
+            Hold(tmp_path, "at work here")
+        other.kill()
+    assert names(tmp_path) == [HOLDER]  # what it said of itself is left, and of no meaning
+    Hold(tmp_path, "at work here").release()
+    assert names(tmp_path) == []
+
+
+def test_a_file_system_without_locks_holds_nothing_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fcntl
+
+    def refuse(*arguments: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    Hold(tmp_path, "at work here").release()
+
+
+def test_a_held_folder_is_made_and_left_only_with_something_in_it(tmp_path: Path) -> None:
+    for name in ("empty", "full"):
+        with held_folder(tmp_path / name, "busy") as folder:
+            with pytest.raises(FieldwiseError, match=rf"another process \(pid {os.getpid()}\) is busy"):
+                Hold(folder, "busy")
+            if name == "full":
+                (folder / "a").write_text("1")
+    assert names(tmp_path) == ["full"]
+    assert names(tmp_path / "full") == ["a"]

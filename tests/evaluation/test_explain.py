@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fieldwise import models
 from fieldwise.data.schema import Layout
 from fieldwise.evaluation import explain
-from fieldwise.evaluation.explain import pair_strength
+from fieldwise.evaluation.explain import pair_strength, strongest
 
 LAYOUT = Layout((5, 4, 7, 3), (1, 3, 1, 1))
 
@@ -106,3 +106,37 @@ def test_a_seed_decides_the_sample() -> None:
 def test_nothing_to_compare_gives_zeros() -> None:
     assert not pair_strength(wild, some_ids(1), LAYOUT).any()
     assert pair_strength(wild, some_ids(5)[:, :1], Layout.of((5,))).shape == (1, 1)
+
+
+def test_pairs_among_some_fields_are_those_of_all() -> None:
+    whole = pair_strength(wild, some_ids(), LAYOUT)
+    np.testing.assert_allclose(pair_strength(wild, some_ids(), LAYOUT, among=[1, 3]), whole[np.ix_([1, 3], [1, 3])])
+
+
+def test_the_strongest_fields_are_those_that_move_the_logit() -> None:
+    def acts(ids: NDArray[np.int32]) -> NDArray[np.float64]:
+        return 0.1 * ids[:, 0] + 5.0 * ids[:, 4] + np.maximum(ids[:, 1:4], 0).sum(axis=1)
+
+    assert strongest(acts, some_ids(), LAYOUT, 2) == [1, 2]
+    assert strongest(acts, some_ids(), LAYOUT, 3) == [0, 1, 2]
+    assert strongest(acts, some_ids(1), LAYOUT, 3) == [0, 1, 2]
+
+
+def test_calls_are_bounded_by_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of 3,000 fields: neither a mask for each pair nor all swapped rows at once."""
+    layout = Layout.of([4] * 3000)
+    ids = np.random.default_rng(0).integers(0, 4, (50, 3000)).astype(np.int32)
+    sizes: list[int] = []
+
+    def watched(ids: NDArray[np.int32]) -> NDArray[np.float64]:
+        sizes.append(ids.size)
+        return np.asarray(ids[:, 7] * ids[:, 9] + 0.1 * ids[:, 11])
+
+    monkeypatch.setattr(explain, "CALL_CELLS", 300_000)
+    monkeypatch.setattr(explain, "SCREEN_CELLS", 50_000_000)
+    assert strongest(watched, ids, layout, 3) == [7, 9, 11]
+    strength = pair_strength(watched, ids, layout, rows=20, among=[7, 9, 11])
+    assert strength[0, 1] > 1
+    assert strength[:, 2].max() < 1e-12
+    assert max(sizes) <= 300_000
+    assert sum(sizes) < 60_000_000

@@ -133,3 +133,24 @@ def test_metrics_by_group_are_those_of_its_rows_and_of_few_groups_only(rows):
     assert found["values"][0] == {"group": 0} | {key: own[key] for key in list(found["values"][0])[1:]}
     assert [found["values"][2][key] for key in ("rows", "auc", "log_loss")] == [166, None, None]
     assert metrics.evaluate_by(labels, scores, np.arange(len(labels)) % 51, weights)["values"] is None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "found"), [(np.nan, "nan"), (-0.1, "-0.1"), (1.5, "1.5"), (np.inf, "inf"), (-np.inf, "-inf")]
+)
+@pytest.mark.parametrize("label", [0, 1])
+def test_what_is_no_probability_is_refused(wrong, found, label):
+    labels, probabilities = np.array([0, 1, 0, 1, label]), np.array([0.0, 1.0, 0.5, 0.5, wrong])
+    for measured in (metrics.evaluate, lambda *rows: metrics.evaluate_by(*rows, np.zeros(5, int))):
+        with pytest.raises(DataError, match=f"^probabilities must be numbers from 0 to 1, found {found}; "):
+            measured(labels, probabilities)
+    metrics.evaluate(labels[:4], probabilities[:4])
+    if not np.isnan(wrong):
+        metrics.auc(labels, probabilities)  # scores of any kind may be ranked
+
+
+def test_the_loss_of_the_base_rate(rows):
+    labels, _, weights = rows
+    for w in (None, weights):
+        rate = np.average(labels, weights=w)
+        assert metrics.base_loss(labels, w) == pytest.approx(metrics.log_loss(labels, np.full(len(labels), rate), w))

@@ -2,6 +2,8 @@
 
 import csv
 import json
+import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -16,8 +18,9 @@ from fieldwise import cli
 from fieldwise.bundle.predictions import Predictions
 from fieldwise.bundle.predictor import Predictor
 from fieldwise.config.errors import ConfigError
+from fieldwise.config.files import held_folder
 from fieldwise.data.dataset import Dataset
-from fieldwise.data.encode.prepare import Split, prepare
+from fieldwise.data.encode.prepare import prepare
 from fieldwise.data.world import World
 from fieldwise.evaluation.significance import compare_pairs
 from fieldwise.experiments import compare, entrants
@@ -202,13 +205,15 @@ def test_mistakes_are_one_line_before_anything_is_trained(data, tmp_path, capsys
         assert not out.exists()
 
 
-def test_what_fails_all_models_alike_is_said_once(tmp_path, capsys):
-    log = World("demo").log(300).table
-    prepare({"train": lambda: iter([log])}, tmp_path / "data", "click", split=Split((1.0, 0.0, 0.0)))
-    assert run("compare", tmp_path / "data", "--models", "lr,fm", "--out", tmp_path / "out", "--json") == 2
+def test_what_fails_all_models_alike_is_said_once(data, recipes, tmp_path, capsys):
+    for model in ("lr", "fm"):
+        (recipes / f"{model}.toml").write_text('[train]\noptimizer = "adm"\n')
+    command = ("compare", data, "--models", "lr,fm", "--recipes", recipes, "--out", tmp_path / "out")
+    assert run(*command, "--json") == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: lr, fm failed: training needs a validation part to stop in time")
-    assert not (tmp_path / "out" / "table.md").exists()
+    assert line.startswith("error: lr, fm failed: unknown optimizer 'adm'; did you mean 'adam'?")
+    assert line.count("optimizer") == 1
+    assert not (tmp_path / "out").exists()
 
 
 def test_trees_are_left_out_where_xgboost_is_missing(monkeypatch):
@@ -368,3 +373,47 @@ def test_rates_that_are_not_there(data, capsys, tmp_path):
     assert [entrant.name for entrant in entrants.entrants("", data)[0]] == ["gbdt", "lr", "fnn", "fm", "ipnn"]
     assert run("compare", data, "--models", "lr-rates", "--out", tmp_path / "out") == 2
     assert "'lr-rates' reads the folder" in capsys.readouterr().err
+
+
+def test_a_second_comparison_in_the_same_folder_is_refused(data, tmp_path, capsys):
+    with held_folder(tmp_path / "out", "comparing"):
+        assert run("compare", data, "--models", "lr", "--seeds", 1, "--out", tmp_path / "out") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(
+        f"error: another process (pid {os.getpid()}) is comparing models in {tmp_path / 'out'}; wait"
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_that_failed_and_was_mended_is_trained_anew(data, recipes, tmp_path, capsys):
+    """`mend it and give the same command again` holds for a loss that was no number."""
+    command = ("compare", data, "--models", "fm", "--seeds", 1, "--recipes", recipes, "--out", tmp_path / "out")
+    good = (recipes / "fm.toml").read_text()
+    (recipes / "fm.toml").write_text('[model]\ndim = 4\n[train]\noptimizer = "sgd"\nlr = 1e30\n')
+    assert run(*command) == 2
+    (recipes / "fm.toml").write_text(good)
+    capsys.readouterr()
+    assert run(*command, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["models"][0]["model"] == "fm"
+
+
+def test_a_comparison_passes_the_warnings_of_its_runs_on(data, recipes, tmp_path, capsys):
+    (recipes / "lr.toml").write_text("[train]\nepochs = 1\nlr = 1e-12\nbase_rate_start = false\n")
+    command = ("compare", data, "--models", "lr", "--seeds", 1, "--recipes", recipes, "--out", tmp_path / "out")
+    assert run(*command, "--no-refit") == 0
+    assert "warning: lr seed 0: validation log loss is 0.69" in capsys.readouterr().err
+
+
+def test_data_of_one_class_are_refused_before_a_folder_is_made(data, tmp_path, capsys):
+    copy = tmp_path / "data"
+    shutil.copytree(data, copy)
+    labels = np.load(copy / "valid" / "labels.npy")
+    np.save(copy / "valid" / "labels.npy", np.ones_like(labels))
+    for verb in ("compare", "tune"):
+        options = ("--models", "lr") if verb == "compare" else ("--model", "lr")
+        assert run(verb, copy, *options, "--out", tmp_path / "out") == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(
+            f"error: validation rows must be of both classes, found {len(labels):,} of {len(labels):,}"
+        )
+        assert not (tmp_path / "out").exists()

@@ -16,7 +16,7 @@ from fieldwise.train.loop import resolve
 
 LAYOUT = Layout((50, 7, 900, 12), (1, 1, 3, 1), (1,))
 ROWS = 40_000
-FILES = sorted((Path(__file__).parent.parent / "recipes").rglob("*.toml"))
+FILES = sorted((Path(__file__).parents[2] / "recipes").rglob("*.toml"))
 RECIPES = [path for path in FILES if path.name != "schema.toml"]
 
 

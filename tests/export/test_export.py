@@ -16,7 +16,7 @@ from fieldwise.bundle import bundle
 from fieldwise.config.errors import BundleError, ConfigError, FieldwiseError
 from fieldwise.export.export import export
 from fieldwise.serving.engine import Engine
-from tests.serving.conftest import Prepared, log
+from tests.serving.bundles import Prepared, log
 
 
 def run(*arguments: Any) -> int:

@@ -39,6 +39,19 @@ def test_equals_the_product_of_matrices(depth: int, count: int, width: int, turn
     assert (added[count] == 7).all()
 
 
+def test_without_a_start_it_is_zero() -> None:
+    @njit
+    def times(a: Any, b: Any, fresh: Any) -> None:
+        (depth, count), width = a.shape, b.shape[1]
+        of_a, of_b = (pointer(a), 0, count, 1), (pointer(b), 0, width)
+        product((pointer(fresh), 0, width), None, of_a, of_b, depth, count, width)
+
+    rng = np.random.default_rng(0)
+    a, b, fresh = rng.standard_normal((5, 15)), rng.standard_normal((5, 48)), np.full((15, 48), 7.0)
+    times(a, b, fresh)
+    np.testing.assert_allclose(fresh, a.T @ b, rtol=0, atol=1e-13)
+
+
 def test_kept_arrays_are_not_given_to_others() -> None:
     @njit
     def overlap(size: Any) -> Any:

@@ -20,6 +20,10 @@ def test_kernel_products():
     in_interpreter(__name__, "check_kernels")
 
 
+def test_drawn_shapes():
+    in_interpreter(__name__, "check_drawn")
+
+
 def test_rows_of_a_table_and_their_gradient():
     in_interpreter(__name__, "check_rows")
 
@@ -28,17 +32,18 @@ def test_a_compiler_takes_the_kernels_into_one_graph():
     in_interpreter(__name__, "check_compiled")
 
 
-def compare(make):
+def compare(make, rows=70, fields=4, dim=5):
     """Features and all gradients of a part in float32 by the kernel, and in float64 without."""
     import torch
 
+    from fieldwise.speed.checks import clear
     from tests.parts.drawn import drawn
 
     torch.manual_seed(0)
     fast = drawn(make()).float()
     slow = make().double()
     slow.load_state_dict(fast.state_dict())
-    v = torch.randn(70, 4, 5)
+    v = clear(slow, torch.randn(rows, fields, dim))
     v32, v64 = v.clone().requires_grad_(), v.double().requires_grad_()
     ours, theirs = fast(v32), slow(v64)
     pull = torch.randn(theirs.shape, dtype=torch.float64)
@@ -55,6 +60,27 @@ def check_micro(product, norm, out):
     from fieldwise.parts.micro.formula import MicroNetwork
 
     compare(lambda: MicroNetwork([5] * 4, (6, out), product, norm, last_norm=out > 1))
+
+
+def check_drawn():
+    """Vectors shorter and longer than the units, and sizes on both sides of a tile's."""
+    from hypothesis import strategies as some
+
+    from fieldwise.parts.kernel.formula import KernelProduct
+    from fieldwise.parts.micro.formula import MicroNetwork
+    from tests.parts.interpreter import over_shapes
+
+    sizes = {"rows": some.integers(1, 70), "fields": some.integers(2, 4), "dim": some.integers(1, 40)}
+    layers = {"units": some.integers(4, 40), "outs": some.integers(1, 4), "product": some.booleans()}
+
+    def check_micro(rows, fields, dim, units, outs, product):
+        compare(lambda: MicroNetwork([dim] * fields, (units, outs), product, last_norm=outs > 1), rows, fields, dim)
+
+    def check_kernels(rows, fields, dim):
+        compare(lambda: KernelProduct([dim] * fields, "mat", "uniform"), rows, fields, dim)
+
+    over_shapes(check_micro, 5, **sizes | layers)
+    over_shapes(check_kernels, 3, **sizes)
 
 
 def check_padded():

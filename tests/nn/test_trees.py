@@ -1,7 +1,10 @@
 """GBDT keeps the networks' promises: the same folders, the same predictor, nothing fails on a value never seen."""
 
+import errno
 import json
+import os
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -258,3 +261,18 @@ def test_the_estimator_takes_trees():
     chance = model.fit(log.drop(columns="click"), log["click"]).predict_proba(log.head(20))
     assert chance.shape == (20, 2)
     assert model.report_["parameters"] == model.predictor.model.size > 1
+
+
+def test_what_xgboost_refuses_is_one_line_and_leaves_the_folder_to_another(data, tmp_path):
+    with pytest.raises(TrainingError, match=r"^XGBoost cannot go on: .*max_bin.*; see `fieldwise models gbdt`"):
+        train(load_config(base={"model.name": "gbdt", "model.bins": 10**11}), data, tmp_path / "run")
+    train(load_config(base={"model.name": "gbdt", "model.rounds": 2}), data, tmp_path / "run")
+
+
+def test_a_full_disk_is_named_for_trees_too(data, tmp_path, monkeypatch):
+    def full(path, content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(FieldwiseError, match=r"the disk is full; free some space"):
+        train(load_config(base={"model.name": "gbdt", "model.rounds": 2}), data, tmp_path / "run")

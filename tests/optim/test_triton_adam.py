@@ -13,6 +13,10 @@ def test_moves_rows_as_the_plain_update_does(dims, mode):
     in_interpreter(__name__, "check_steps", dims, mode)
 
 
+def test_drawn_sizes():
+    in_interpreter(__name__, "check_drawn")
+
+
 def test_a_gradient_that_is_no_number_is_not_hidden():
     in_interpreter(__name__, "check_nan")
 
@@ -46,6 +50,15 @@ def moved(dims, mode, steps, seed=0):
         numbers = torch.tensor(adam.numbers(group, step, group["lr"]), dtype=torch.float32)
         adam_rows(fast, ids, values, numbers, (0.9, 0.999), scratch)
     return fast, scratch, plain, adam
+
+
+def check_drawn():
+    from hypothesis import strategies as some
+
+    from tests.parts.interpreter import over_shapes
+
+    dims = some.lists(some.integers(1, 70), min_size=1, max_size=2)
+    over_shapes(check_steps, 2, dims=dims, mode=some.sampled_from(["paper", "lazy"]))
 
 
 def check_steps(dims, mode):

@@ -25,6 +25,15 @@ getattr(importlib.import_module(module), function)(*json.loads(arguments))
 """
 
 
+def over_shapes(check, examples, **sizes):
+    """check(**shape) of some shapes that hypothesis draws, each size from its strategy: for use over there."""
+    from hypothesis import given, settings
+    from hypothesis import strategies as some
+
+    drawn = given(some.fixed_dictionaries(sizes))(lambda shape: check(**shape))
+    settings(max_examples=examples, deadline=None, derandomize=True, database=None)(drawn)()
+
+
 def in_interpreter(module, function, *arguments):
     """Calls module.function(*arguments) there; its failed assertions fail here."""
     if importlib.util.find_spec("triton") is None and not TRITON.exists():

@@ -12,10 +12,14 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def running(*arguments):
+def running(*arguments, python_path=""):
     """Starts `fieldwise serve`; gives the process and its port. It is killed at the end if it still runs."""
     command = [sys.executable, "-m", "fieldwise", "serve", *map(str, arguments), "--port", "0"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    if python_path:
+        environment["PYTHONPATH"] = os.pathsep.join(
+            [str(python_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+        )
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
     try:
         lines = []
@@ -34,8 +38,8 @@ def running(*arguments):
 class Client:
     """One connection."""
 
-    def __init__(self, port):
-        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    def __init__(self, port, timeout=30):
+        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
 
     def __enter__(self):
         return self

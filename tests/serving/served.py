@@ -25,7 +25,8 @@ class Served:
         log = EventLog(self.log_file) if with_log else None
         if log:
             log.declare(self.router)
-        self.service = Service(self.paths, self.router, log)
+        # Another process would know nothing of the fakes.
+        self.service = Service(self.paths, self.router, log, trial=lambda _path: "")
         self.application = Application(self.service, token, limits, Hooks())
         self.client = TestClient(self.application.api, base_url="http://127.0.0.1", raise_server_exceptions=False)
 

@@ -20,7 +20,7 @@ from fieldwise.serving import contributions
 from fieldwise.serving.engine import Engine
 from fieldwise.serving.sessions import MOST_SPLITS, NetworkScorer
 from fieldwise.train.blend import blend
-from tests.serving.conftest import Prepared, log
+from tests.serving.bundles import Prepared, log
 
 ROWS = [{name: value for name, value in row.items() if name != "click"} for row in log(25, seed=9)]
 WILD = [{}, {"user": "never seen"}, {"price": "cheap", "tags": ["z", "a"]}, {"age": 1e9, "size": -3, "item": None}]
@@ -253,7 +253,7 @@ def blended(everything: Prepared, tmp_path_factory: pytest.TempPathFactory) -> d
     """A blend with a DNN and trees, and one of sums alone, whose members have other fields."""
     folder = tmp_path_factory.mktemp("blends")
     from fieldwise.data.schema import Schema
-    from tests.serving.conftest import FIELDS, prepared
+    from tests.serving.bundles import FIELDS, prepared
 
     fewer = prepared(folder, Schema("click", (FIELDS[0], FIELDS[5])))
     made = {"deep": ("deepfm", "gbdt"), "sums": ("fm", "lr")}
@@ -284,7 +284,7 @@ def test_a_blend_is_the_predictors(kind: str, blended: dict[str, Path], tmp_path
 NO_TORCH = """
 import sys
 sys.modules["torch"] = None
-from fieldwise.online.engine import Engine
+from fieldwise.serving.engine import Engine
 engine = Engine.load(sys.argv[1])
 print(engine.predict([{"user": "u1"}])[0])
 for _ in range(2):

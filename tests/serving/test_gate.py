@@ -87,16 +87,19 @@ BODIES = [
 ]
 
 
+JSON = {"content-type": "application/json"}
+
+
 def test_both_ways_to_a_handler_answer_alike(server):
     """The guard hands a POST to its handler; without that, FastAPI's routes do."""
     served = server(limits=Limits(max_rows=3))
     api, routed = served.application.api, TestClient(served.application.api, base_url="http://127.0.0.1")
-    answers = [[served.client.post(path, content=body) for path, body in BODIES]]
+    answers = [[served.client.post(path, content=body, headers=JSON) for path, body in BODIES]]
     answers[0].append(served.client.post("/predict", content=b"x", headers={"content-type": "text/plain"}))
     posted = dict(served.application._posted)
     served.application._posted.clear()
     assert api is routed.app
-    answers.append([routed.post(path, content=body) for path, body in BODIES])
+    answers.append([routed.post(path, content=body, headers=JSON) for path, body in BODIES])
     answers[1].append(routed.post("/predict", content=b"x", headers={"content-type": "text/plain"}))
     served.application._posted.update(posted)
     for short, long in zip(*answers, strict=True):

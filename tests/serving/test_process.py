@@ -47,7 +47,10 @@ def test_reload_under_load_loses_no_request_and_reaches_all_workers(trained, sec
                 statuses.append(status)
                 answers.append(found["probabilities"][0] if status == 200 else None)
 
-    with running(link, "--workers", "2", "--log", tmp_path / "log.sqlite") as (process, port), Client(port) as admin:
+    with (
+        running(link, "--workers", "2", "--log", tmp_path / "log.sqlite") as (process, port),
+        Client(port, timeout=200) as admin,
+    ):
         threads = [threading.Thread(target=ask, args=[port]) for _ in range(4)]
         for thread in threads:
             thread.start()
@@ -114,7 +117,8 @@ def test_sigterm_ends_what_is_under_way(trained, tmp_path):
     log = tmp_path / "log.sqlite"
     with running(trained.run, "--log", log) as (process, port):
         body = json.dumps({"rows": [ROW]}).encode()
-        head = f"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}"
+        head = "POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        head += f"Content-Length: {len(body)}"
         with socket.create_connection(("127.0.0.1", port)) as client:
             client.sendall(head.encode() + b"\r\n\r\n" + body[:5])
             # Once a later request is answered, the server has read this one's head.

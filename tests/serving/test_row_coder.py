@@ -16,7 +16,7 @@ from fieldwise.data.read.formats import as_table
 from fieldwise.data.schema import HistorySettings, Schema
 from fieldwise.serving.live_history import moment
 from fieldwise.serving.row_coder import RowCoder, column_of, ranked_column
-from tests.serving.conftest import FIELDS, Prepared, log, prepared
+from tests.serving.bundles import FIELDS, Prepared, log, prepared
 
 VALUES = st.one_of(
     st.none(),

@@ -5,15 +5,18 @@ import pytest
 import torch
 
 from fieldwise.data.schema import Layout
-from fieldwise.parts.kernel.formula import KernelProduct
+from fieldwise.parts.ways import FORMULA, formulas_alone, no_loops, told
 from fieldwise.speed.bench import Setting, layout_of, made_model
 from fieldwise.speed.checks import (
     AUC_LIMIT,
     LIMITS,
+    PARTS,
     Check,
     Epoch,
     Paths,
+    Shape,
     adam_error,
+    drawn_shapes,
     error,
     learnable,
     part_errors,
@@ -29,7 +32,7 @@ def test_adam_on_rows_is_right():
 
 def test_a_part_is_right_in_both_precisions():
     for precision, limit in LIMITS.items():
-        found = part_errors(lambda: KernelProduct([20] * 4, "mat", "uniform"), precision, CPU, fields=4, rows=20)
+        found = part_errors(PARTS["kernel products"], precision, CPU, Shape(4, rows=20))
         assert all(value <= limit for value in found.values()), found
 
 
@@ -85,3 +88,29 @@ def test_scores_are_held_against_float64():
     model, ids = made_model("fnn", layout_of(100), Setting()), np.zeros((5, 39), dtype=np.int32)
     ids[:, 0] = [0, 1, 0, 1, 0]
     assert 0 < score_error(model, ids, "float32") < 1e-5 < score_error(model, ids, "bf16") < 0.05
+
+
+def test_drawn_shapes_are_right_and_vectors_longer_than_units_among_them():
+    shapes = list(drawn_shapes(4, seed=0))
+    assert shapes == list(drawn_shapes(4, seed=0)) != list(drawn_shapes(4, seed=1))
+    assert any(shape.dim > shape.units for shape in shapes)
+    for what, make in PARTS.items():
+        for precision, limit in LIMITS.items():
+            found = part_errors(make, precision, CPU, min(shapes, key=lambda shape: shape.units))
+            assert all(value <= limit for value in found.values()), (what, precision, found)
+
+
+def test_the_other_side_of_a_comparison_takes_no_compiled_loop():
+    taken = []
+
+    def heard(choice):
+        if choice.formula.__qualname__ == "MicroNetwork.forward":
+            taken.append((choice.inputs[1].dtype, choice.way))
+
+    with told(heard):
+        part_errors(PARTS["nifm's micro networks"], "float32", CPU, Shape(3, 4, 5, 2, 100))
+    assert {way for dtype, way in taken if dtype == torch.float64} == {FORMULA}
+    assert {way for dtype, way in taken if dtype == torch.float32} == {"compiled loops"}
+    assert not no_loops(torch.zeros(1))
+    with formulas_alone():
+        assert no_loops(torch.zeros(1))

@@ -17,7 +17,8 @@ import pytest
 import torch
 
 from fieldwise import cli, models
-from fieldwise.config.errors import ConfigError, TrainingError
+from fieldwise.config.errors import ConfigError, FieldwiseError, TrainingError
+from fieldwise.config.files import held_folder
 from fieldwise.config.settings import load_config
 from fieldwise.data.dataset import Dataset
 from fieldwise.data.schema import Layout
@@ -33,7 +34,7 @@ from fieldwise.studies import (
     fig20,
     history,
     kernels,
-    norms,
+    layer_norm,
     one_gradient,
     parity,
     registry,
@@ -150,6 +151,16 @@ def test_another_folder_of_data_is_another_study(tmp_path: Path):
         runner.run_study(TOY, tmp_path / "out", size="tiny")
     with pytest.raises(ConfigError, match="--seeds must be at least 1, found 0"):
         runner.run_study(TOY, tmp_path / "out", seeds=0)
+
+
+def test_a_study_that_another_process_runs_is_left_to_it(tmp_path):
+    folder = tmp_path / TOY.id / "small"
+    with (
+        held_folder(folder, "busy"),
+        pytest.raises(FieldwiseError, match=r"another process .* is at the study"),
+    ):
+        runner.run_study(TOY, tmp_path, seeds=1, workers=1)
+    assert not folder.exists()
 
 
 def test_means_need_every_seed():
@@ -391,10 +402,10 @@ def test_stability_counts_what_diverged_first():
         )
 
     calm = {"none": [None, 0.7], "layer": [0.70, 0.72], "fused": [0.72, 0.73], "fused-per-pair": [0.7, 0.7]}
-    assert [verdict.passed for verdict in norms.claims(rows(calm))] == [True, True, True]
+    assert [verdict.passed for verdict in layer_norm.claims(rows(calm))] == [True, True, True]
     wild = calm | {"fused": [0.6, 0.73]}
-    assert [verdict.passed for verdict in norms.claims(rows(wild))] == [False, True, False]
-    assert [case.settings["model.subnet_norm"] for case in norms.plan(Setup()).cases] == list(norms.NORMS)
+    assert [verdict.passed for verdict in layer_norm.claims(rows(wild))] == [False, True, False]
+    assert [case.settings["model.subnet_norm"] for case in layer_norm.plan(Setup()).cases] == list(layer_norm.NORMS)
 
 
 def test_kernels_and_seeds_can_fail():

@@ -349,7 +349,7 @@ def test_prepared_folders_that_moved_are_named_in_any_order(runs, blended, tmp_p
         report = json.loads((copy / "metrics.json").read_text()) | {"data": str(tmp_path / "gone")}
         (copy / "metrics.json").write_text(json.dumps(report))
         facts = json.loads((copy / "bundle.json").read_text())
-        facts["files"].pop("metrics.json")
+        facts["files"]["metrics.json"] = bundle.digest_of(copy / "metrics.json")
         (copy / "bundle.json").write_text(json.dumps(facts))
         members.append(copy)
         if not (tmp_path / data.name).exists():

@@ -86,3 +86,24 @@ def test_mistakes(log):
         Classifier().fit(log[0], log[1].head(10))
     with pytest.raises(ConfigError, match="did you mean 'lr'"):
         Classifier(settings={"train.lrr": 1.0}).fit(*log)
+
+
+def test_few_rows_of_one_class(log):
+    """Rows to stop by have both classes, however few there are; the seed may be the one that drew the labels."""
+    rows = log[0].head(30)
+    y = (np.random.default_rng(0).random(30) < 0.1).astype(int)
+    assert 2 <= y.sum() < 6
+    assert Classifier("lr", {"train.epochs": 1}).fit(rows, y).report_["valid"]["positive_rate"] == pytest.approx(
+        0.25, abs=0.1
+    )
+    with pytest.raises(DataError, match="y needs two rows of each class"):
+        Classifier("lr").fit(rows, np.arange(30) == 0)
+    with pytest.raises(ConfigError, match="valid_share takes a share above 0 and below 1, found 0"):
+        Classifier("lr", valid_share=0).fit(rows, y)
+
+
+@pytest.mark.parametrize("held", [[0, 0, 0], [0, 1, 2], []])
+def test_an_eval_set_has_the_classes_of_y(log, held):
+    rows = log[0].head(len(held))
+    with pytest.raises(DataError, match=r"the y of eval_set must have both classes of y, 0, 1, found "):
+        Classifier("lr", SETTINGS).fit(*log, eval_set=(rows, np.array(held)))

@@ -1,5 +1,7 @@
 import json
 import math
+import os
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -9,14 +11,14 @@ from safetensors.torch import load_file
 
 from fieldwise.bundle import bundle
 from fieldwise.bundle.scoring import score
-from fieldwise.config.errors import BundleError, ConfigError, TrainingError
+from fieldwise.config.errors import BundleError, ConfigError, DataError, FieldwiseError, TrainingError
 from fieldwise.config.settings import TrainSettings, load_config
 from fieldwise.data.dataset import Dataset
 from fieldwise.data.encode.prepare import Split, prepare
 from fieldwise.data.world import World
 from fieldwise.evaluation import metrics
 from fieldwise.models import build
-from fieldwise.train.loop import Network, average, train
+from fieldwise.train.loop import Network, average, start, train
 from tests.parts.drawn import drawn
 
 
@@ -256,3 +258,105 @@ def test_several_evaluations_an_epoch(data, tmp_path):
 )
 def test_small_data_are_averaged_unless_told_otherwise(settings, rows, expected):
     assert average(TrainSettings(**settings), rows) == expected
+
+
+def test_a_failed_run_makes_way_for_another(data, tmp_path):
+    """A retry with another rate takes the folder, with --resume too; the same again goes on and fails again."""
+    bad = {"train__optimizer": "sgd", "train__lr": 1e30, "model__norm": "none", "train__epochs": 1}
+    for resume in (False, True):
+        out = tmp_path / f"run{resume}"
+        for again in (False, True):
+            with pytest.raises(TrainingError, match="the loss is"):
+                train(load_config(base=settings(**bad)), data, out, resume=again)
+            assert (out / "FAILED").read_text().startswith("the loss is ")
+        train(load_config(base=settings(train__epochs=1)), data, out, resume=resume)
+        assert (out / "DONE").exists()
+        assert not (out / "FAILED").exists()
+        assert load_config(out / "config.toml").train.optimizer == "adam"
+
+
+def test_a_failed_run_with_something_else_in_its_folder_stays(data, tmp_path):
+    bad = {"train__optimizer": "sgd", "train__lr": 1e30, "model__norm": "none"}
+    with pytest.raises(TrainingError, match="the loss is"):
+        run(data, tmp_path / "run", **bad)
+    (tmp_path / "run" / "notes.txt").write_text("precious")
+    with pytest.raises(TrainingError, match="already holds something"):
+        run(data, tmp_path / "run")
+
+
+def test_scores_that_are_no_numbers_stop_the_run(data, tmp_path, monkeypatch):
+    monkeypatch.setattr("fieldwise.train.distributed.score", lambda model, ids, precision: np.full(len(ids), np.nan))
+    with pytest.raises(TrainingError, match=r"scores of validation rows are nan at step \d+; lower train.lr \(0.01\)"):
+        run(data, tmp_path / "run", train__epochs=1)
+    assert (tmp_path / "run" / "FAILED").exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "named"),
+    [
+        ("fnn", {"train__lr": 1e-9, "train__epochs": 1}, r"train.lr \(1e-09\)"),
+        ("gbdt", {"model__lr": 1e-9, "model__rounds": 1}, r"model.lr \(1e-09\)"),
+    ],
+)
+def test_a_run_that_has_learnt_nothing_says_so(data, tmp_path, model, options, named):
+    if model == "gbdt":
+        pytest.importorskip("xgboost")
+    base = {"model.name": model, **{key.replace("__", "."): value for key, value in options.items()}}
+    (found,) = train(load_config(base=base), data, tmp_path / "run")["warnings"]
+    assert re.search(rf"^validation log loss is 0\.\d+ at its best, no better than the 0\.\d+ .*; lower {named}", found)
+
+
+def test_a_run_that_has_learnt_something_does_not(trained, tmp_path):
+    base = {"model.name": "lr", "train.lr": 0.05, "train.epochs": 5, "train.batch_size": 50}
+    assert train(load_config(base=base), trained.data, tmp_path / "run")["warnings"] == []
+
+
+def test_a_folder_that_is_being_trained_in_is_left_alone(data, tmp_path):
+    config = load_config(base=settings(train__epochs=1))
+    with start(config, Dataset.open(data), tmp_path / "run"):
+        for resume in (False, True):
+            with pytest.raises(FieldwiseError, match=rf"another process \(pid {os.getpid()}\) is training .*run; "):
+                train(config, data, tmp_path / "run", resume=resume)
+        assert not (tmp_path / "run" / "FAILED").exists()
+    train(config, data, tmp_path / "run", resume=True)
+    assert not list((tmp_path / "run").glob(".*"))
+
+
+def test_a_folder_is_let_go_when_its_checkpoint_cannot_be_read(data, tmp_path):
+    config = load_config(base=settings(train__epochs=1))
+    start(config, Dataset.open(data), tmp_path / "run").close()
+    (tmp_path / "run" / "checkpoint" / "000000000001").mkdir(parents=True)
+    errors = []
+    for _ in range(2):
+        with pytest.raises(BundleError, match="the checkpoint is damaged") as error:
+            train(config, data, tmp_path / "run", resume=True)
+        errors.append(error)  # with its traceback, which keeps the run
+
+
+def test_a_run_whose_identity_is_damaged_is_one_line(data, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "identity.json").write_text('{"data": 1')
+    with pytest.raises(TrainingError, match=r"the run is damaged: .*; choose another --out"):
+        train(load_config(base=settings()), data, tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize("model", ["fnn", "gbdt"])
+@pytest.mark.parametrize("part", ["train", "valid", "weighted"])
+def test_rows_of_one_class_are_refused_before_anything(tmp_path, part, model):
+    """Rows of weight 0 are none."""
+    if model == "gbdt":
+        pytest.importorskip("xgboost")
+    clicks, weights = np.arange(40) % 2, np.ones(40)
+    held = np.zeros(40, int) if part == "valid" else clicks
+    rows = {
+        "train": {"click": clicks, "user": np.arange(40) % 3, "w": weights},
+        "valid": {"click": held, "user": np.arange(40) % 3, "w": 1.0 - held if part == "weighted" else weights},
+    }
+    sources = {name: lambda own=own: iter([pa.table(own)]) for name, own in rows.items()}
+    prepare(sources, tmp_path / "data", "click", weight="w")
+    if part == "train":  # which prepare refuses, but a split of what it takes may come to
+        np.save(tmp_path / "data" / "train" / "labels.npy", np.zeros(40, np.uint8))
+    word, count = ("training" if part == "train" else "validation"), 20 if part == "weighted" else 40
+    with pytest.raises(DataError, match=f"^{word} rows must be of both classes, found 0 of {count} positive; prepare"):
+        train(load_config(base={"model.name": model}), tmp_path / "data", tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -73,7 +73,7 @@ class CellCodes:
         if not fields:
             return
         names = [self.codes[number].field.name for number in fields]
-        columns, places = [cells.names.index(name) for name in names], [self.places[n].start for n in fields]
+        columns, places = [cells.places[name] for name in names], [self.places[n].start for n in fields]
         left = np.zeros(len(fields), dtype=np.int64)
         loop(cells.block, cells.ends, len(cells.names), np.array(columns), np.array(places), *tables, ids, left)
         for f in np.flatnonzero(left).tolist():

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -24,11 +26,31 @@ Progress = Callable[[str, int], None]
 Arrays = dict[str, NDArray[np.generic]]
 
 
+@dataclass(frozen=True)
+class Before:
+    """Where the same rows were encoded before, and by what: fields of the same code have the same ids there."""
+
+    encoder: Encoder
+    folder: Path
+
+    def places(self, encoder: Encoder) -> dict[str, slice]:
+        """The id columns of the fields that an encoder has the same code for."""
+        codes = self.encoder.codes
+        ends = itertools.accumulate(code.width for code in codes)
+        own = {code.field.name: code for code in encoder.codes}
+        found = {code.field.name: (code, slice(end - code.width, end)) for code, end in zip(codes, ends, strict=True)}
+        return {name: place for name, (code, place) in found.items() if own.get(name) is code}
+
+
 class Coder:
     """Encodes staged files, each with what the history has told of its rows."""
 
-    def __init__(self, encoder: Encoder, stage: Path) -> None:
-        self.encoder, self.stage = encoder, stage
+    def __init__(self, encoder: Encoder, stage: Path, before: Before | None = None) -> None:
+        self.encoder, self.stage, self.before = encoder, stage, before
+        self.known = before.places(encoder) if before else {}
+        weight = [WEIGHT] if encoder.schema.weight else []
+        left = [name for name in encoder.schema.names if name not in self.known]
+        self.columns = [*left, LABEL, *weight] if before else None
 
     def encode(self, part: str, done: int = 0, every: int = 1) -> Iterator[Arrays]:
         """The arrays of a part, file after file, behind the first `done` files; every so many rows of them."""
@@ -39,16 +61,27 @@ class Coder:
             past = np.load(past_file(self.stage, part), mmap_mode="r", allow_pickle=False)
 
         def arrays(number: int) -> Arrays:
-            told = None if past is None else np.asarray(past[firsts[number] : firsts[number + 1]])[::every]
-            return self._arrays(read_staged(files[number]), told, every)
+            own = slice(firsts[number], firsts[number + 1])
+            told = None if past is None else np.asarray(past[own])[::every]
+            return self._arrays(read_staged(files[number], self.columns), told, self._ids_before(part, own), every)
 
         # Trees have threads of their own.
         with using(1) if self.encoder.leaves is not None else ExitStack():
             yield from in_order(arrays, range(done, len(files)))
 
-    def _arrays(self, rows: pa.Table, past: NDArray[np.int32] | None, every: int) -> Arrays:
+    def _ids_before(self, part: str, rows: slice) -> dict[str, NDArray[np.int32]]:
+        """What rows of a part have in the fields that were encoded before."""
+        if self.before is None:
+            return {}
+        # Mapped for these rows alone, so that no more than they stay in memory.
+        ids = np.load(self.before.folder / part / "ids.npy", mmap_mode="r", allow_pickle=False)[rows]
+        return {name: ids[:, place] for name, place in self.known.items()}
+
+    def _arrays(
+        self, rows: pa.Table, past: NDArray[np.int32] | None, known: Mapping[str, NDArray[np.int32]], every: int
+    ) -> Arrays:
         rows = rows if every == 1 else rows.take(pa.array(np.arange(0, len(rows), every)))
-        found: Arrays = {"ids": self.encoder.transform(rows, past), "labels": rows[LABEL].to_numpy()}
+        found: Arrays = {"ids": self.encoder.transform(rows, past, known), "labels": rows[LABEL].to_numpy()}
         return found | ({"weights": rows[WEIGHT].to_numpy()} if self.encoder.schema.weight else {})
 
 
@@ -69,6 +102,7 @@ def encode_parts(
     rows: Mapping[str, int],
     progress: Progress,
     journal_name: str = "encoded.jsonl",
+    before: Before | None = None,
 ) -> str:
     """Writes the arrays of all parts and returns a digest of them; goes on behind what a journal says is there."""
     journal = stage / journal_name
@@ -76,7 +110,7 @@ def encode_parts(
     for entry in read_journal(journal):
         done.setdefault(entry["part"], []).append(entry["rows"])
     digest = hashlib.blake2b(json.dumps([encoder.layout.sizes, encoder.layout.widths]).encode(), digest_size=16)
-    coder = Coder(encoder, stage)
+    coder = Coder(encoder, stage, before)
     total = 0
     with journal.open("a", encoding="utf-8") as entries:
         for part, count in rows.items():

@@ -10,9 +10,11 @@ import dataclasses
 import json
 import math
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +22,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import parquet
 
+from fieldwise.config.documents import parsed
 from fieldwise.config.errors import BundleError, DataError
 from fieldwise.data.encode.cell_codes import CellCodes
 from fieldwise.data.encode.leaves import Leaves
@@ -28,7 +31,7 @@ from fieldwise.data.kinds.buckets import fine_ids, spread
 from fieldwise.data.kinds.lookup import MANY, Lookup
 from fieldwise.data.read.cells import Cells
 from fieldwise.data.read.formats import is_list, text_of
-from fieldwise.data.read.texts import hash_of, texts_of
+from fieldwise.data.read.texts import hash_of, places_of, texts_of
 from fieldwise.data.schema import FIRST, MISSING, OTHER, PAD, Field, Layout, Schema
 
 # What threads share is made once.
@@ -155,16 +158,23 @@ class Encoder:
         """The names of all fields, those of the schema first."""
         return [*self.schema.names, *(name for part in (self.history, self.leaves) if part for name in part.names)]
 
-    def transform(self, table: pa.Table | Cells, past: NDArray[np.int32] | None = None) -> NDArray[np.int32]:
+    def transform(
+        self,
+        table: pa.Table | Cells,
+        past: NDArray[np.int32] | None = None,
+        known: Mapping[str, NDArray[np.int32]] | None = None,
+    ) -> NDArray[np.int32]:
         """Raw columns -> ids (n, C). The only way a raw value becomes an id, for a file or for one row.
 
-        `past` is what the history has told of rows that have a place in it; others come after all of it.
+        `past` is what the history has told of rows that have a place in it; others come after all of it. `known` are
+        ids (n, width) of fields that these rows were given before, by the same codes; their columns are not needed.
         """
+        there = frozenset(table.column_names).union(known or ())
         for name in self.schema.names:
-            if name not in table.column_names:
+            if name not in there:
                 known = ", ".join(table.column_names)
                 raise DataError(f"column '{name}' is missing; the table has: {known}")
-        columns = [self._cell_codes().ids(table)] if isinstance(table, Cells) else self._by_columns(table)
+        columns = [self._cell_codes().ids(table)] if isinstance(table, Cells) else self._by_columns(table, known or {})
         if self.history is not None:
             told = self.history.seen(table, self.buckets(table)) if past is None else past
             columns.append(self.history.ids(told))
@@ -173,8 +183,12 @@ class Encoder:
             ids = np.hstack([ids, self.leaves.transform(ids)])
         return np.ascontiguousarray(ids)
 
-    def _by_columns(self, table: pa.Table) -> list[NDArray[np.int32]]:
-        return [_encode(code, table[code.field.name]).reshape(len(table), code.width) for code in self.codes]
+    def _by_columns(self, table: pa.Table, known: Mapping[str, NDArray[np.int32]]) -> list[NDArray[np.int32]]:
+        named = [(code.field.name, code) for code in self.codes]
+        return [
+            known[name] if name in known else _encode(code, table[name]).reshape(len(table), code.width)
+            for name, code in named
+        ]
 
     def _cell_codes(self) -> CellCodes:
         with MAKING:
@@ -197,7 +211,8 @@ class Encoder:
         if columns is None:
             assert self.history is not None
             columns = self.history.settings.columns
-        used = [code for code in self.codes if code.field.name in columns]
+        wanted = frozenset(columns)
+        used = [code for code in self.codes if code.field.name in wanted]
         numbers = [code.in_buckets for code in used if code.field.kind == "numeric"]
         return {code.field.name: _encode(code, table[code.field.name]) for code in numbers}
 
@@ -244,24 +259,54 @@ class Encoder:
     @classmethod
     def load(cls, folder: Path, schema: Schema) -> Encoder:
         try:
-            vocabulary = parquet.read_table(folder / "vocabulary.parquet")
-            state = json.loads((folder / "encoder.json").read_text(encoding="utf-8"))["fields"]
-            numbers = vocabulary["field"].to_numpy()
-            ends = np.searchsorted(numbers, np.arange(len(schema.fields) + 1))
-            texts = vocabulary["text"].to_pylist()
-            codes = []
-            for number, (field, values) in enumerate(zip(schema.fields, state, strict=True)):
-                own = texts[ends[number] : ends[number + 1]]
-                words = numbered(field, own)
-                thresholds, anchors = (np.array(values.get(key, ())) for key in ("thresholds", "anchors"))
-                first_size = int(values.get("first_size", 0))
-                codes.append(FieldCode(field, words, thresholds, int(values["width"]), first_size, anchors))
-        except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
-            raise BundleError(f"the encoder is damaged: {str(error).splitlines()[0]} ({folder})") from None
+            state = parsed(folder / "encoder.json")["fields"]
+            words = _read_words(folder / "vocabulary.parquet", len(schema.fields))
+            codes = [_code(*each) for each in zip(schema.fields, state, words, strict=True)]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
+            raise BundleError(f"the encoder is damaged: {str(error).splitlines()[0][:300]} ({folder})") from None
         encoder = cls(schema, codes, History.load(folder, schema.history) if schema.history.keys else None)
         if schema.gbdt_leaves:
             encoder.leaves = Leaves.load(folder, encoder.layout)
         return encoder
+
+
+def _read_words(path: Path, fields: int) -> list[list[str]]:
+    """The texts of each field, in the order of their ids."""
+    vocabulary = parquet.read_table(path)
+    numbers, texts = vocabulary["field"].to_numpy(), vocabulary["text"]
+    kinds = numbers.dtype.kind in "iu", pa.types.is_large_string(texts.type) or pa.types.is_string(texts.type)
+    if not all(kinds) or texts.null_count:
+        raise ValueError("a vocabulary has the number of a field and a text in each row")
+    ends = np.searchsorted(numbers, np.arange(fields + 1))
+    if ends[0] != 0 or ends[-1] != len(numbers) or (np.diff(numbers.astype(np.int64)) < 0).any():
+        raise ValueError(f"a vocabulary has the texts of {fields} fields, one field after the other")
+    every = texts.to_pylist()
+    return [every[first:last] for first, last in pairwise(ends.tolist())]
+
+
+def _code(field: Field, values: dict[str, Any], words: list[str]) -> FieldCode:
+    """A field's code from what was saved, which must give ids below its size: models look them up unasked."""
+    thresholds, anchors = (np.array(values.get(key, ()), dtype=np.float64) for key in ("thresholds", "anchors"))
+    width, first_size = (values.get(name, 0) for name in ("width", "first_size"))
+    code = FieldCode(field, numbered(field, words), thresholds, width, first_size, anchors)
+    what = f"field '{field.name[:100]}'"
+    if len(code.vocabulary) != len(words):
+        raise ValueError(f"{what} has a text twice")
+    for bounds in (thresholds, anchors):
+        if bounds.ndim != 1 or np.isnan(bounds).any() or (bounds[1:] < bounds[:-1]).any():
+            raise ValueError(f"{what} has thresholds or anchors that do not rise")
+    if field.interpolate and not (len(anchors) and np.isfinite(anchors).all()):
+        raise ValueError(f"{what} needs finite anchors")
+    most = field.max_values if field.kind == "set" else max(1, field.interpolate)
+    if not _is_whole(width) or not (1 if field.kind == "set" else most) <= width <= most:
+        raise ValueError(f"{what} must have a width of {most} at most, found {str(width)[:40]}")
+    if not _is_whole(first_size) or not (first_size == 0 or FIRST <= first_size <= code.size):
+        raise ValueError(f"{what} must have had a size of {code.size} at most, found {str(first_size)[:40]}")
+    return code
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def fit_vocabulary(field: Field, counts: Sequence[tuple[str, int]]) -> dict[str, int]:
@@ -319,9 +364,8 @@ def _encode(code: FieldCode, column: pa.ChunkedArray) -> NDArray[np.int32]:
 
 def _encode_words(code: FieldCode, column: pa.DictionaryArray) -> NDArray[np.int32]:
     """Each word of the dictionary once; a row without a value points behind the last word."""
-    words = column.dictionary
-    ids = np.concatenate([code.word_ids(words), code.ids([None])])
-    return np.asarray(ids[column.indices.fill_null(len(words)).to_numpy(zero_copy_only=False)])
+    ids = np.concatenate([code.word_ids(column.dictionary), code.ids([None])])
+    return np.asarray(ids[places_of(column)])
 
 
 def _as_numbers(words: pa.Array) -> NDArray[np.float64] | None:

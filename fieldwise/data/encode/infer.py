@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fieldwise.config.errors import DataError
 from fieldwise.data.encode.encoder import NO_NUMBER
 from fieldwise.data.read.formats import is_list
 from fieldwise.data.read.texts import texts_of
@@ -22,6 +23,8 @@ EVIDENCE = 0.001
 # How much more than the other reading one must save where the counts of neighbours speak against it; and how much these
 # counts correlate in a number, or differ by chance alone in a number of even spread.
 LEAD, ALIKE, BY_CHANCE = 1.1, 0.8, 2.0
+# Columns that are noted one by one when they are left out.
+NOTED = 10
 # Rows below which "every row differs" proves nothing.
 FEW_ROWS = 20
 
@@ -30,16 +33,30 @@ def infer_schema(
     sample: pa.Table, labels: NDArray[np.float32], label: str, weight: str = ""
 ) -> tuple[Schema, list[str]]:
     """A schema for these training rows, and notes on what was left out and why."""
-    fields, notes = [], []
+    fields, left_out = [], []
     for name in sample.column_names:
         if name in (label, weight):
             continue
         field = _infer_field(name, sample[name], labels)
         if field is None:
-            notes.append(f"column '{name}' has another value in every row: left out as an identifier")
+            left_out.append(name)
         else:
             fields.append(field)
+    notes = _notes(left_out)
+    if not fields:
+        raise DataError(f"no column is left to predict '{label}' from: {'; '.join(notes)}; name fields with --schema")
     return Schema(label, tuple(fields), weight), notes
+
+
+def _notes(names: list[str]) -> list[str]:
+    """A line for each column that was left out, or one for all where they are many."""
+    if len(names) <= NOTED:
+        return [f"column '{name}' has another value in every row: left out as an identifier" for name in names]
+    few = ", ".join(f"'{name}'" for name in names[:NOTED])
+    return [
+        f"{len(names):,} columns have another value in every row: left out as identifiers, {few} and "
+        f"{len(names) - NOTED:,} more"
+    ]
 
 
 def _infer_field(name: str, column: pa.ChunkedArray, labels: NDArray[np.float32]) -> Field | None:

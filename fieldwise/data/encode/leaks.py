@@ -11,7 +11,7 @@ of their mean label.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,9 @@ from fieldwise.data.read.formats import is_list
 from fieldwise.data.read.texts import texts_of
 
 Hashes = NDArray[np.uint64]
-# Held-out rows to look at; and the first training rows, which say what is worth a look at all of them, so many at most,
-# and so many cells.
-HELD_ROWS, FIRST_ROWS, FIRST_CELLS = 10_000, 100_000, 8_000_000
+# Held-out rows to look at, so many at most and so many cells; and the first training rows, which say what is worth a
+# look at all of them.
+HELD_ROWS, HELD_CELLS, FIRST_ROWS, FIRST_CELLS = 10_000, 8_000_000, 100_000, 8_000_000
 # Fields that are left out two at a time, those that leave the most rows alike or have the most values where there are
 # more of them; and how many suspects are followed through all training rows.
 PAIRED_FIELDS, SUSPECTS = 16, 20
@@ -83,36 +83,55 @@ def find_leak(stage: Path, rows: Mapping[str, int], part: str, fields: Sequence[
             groups.count(*some)
         return groups
 
-    single = [grouped((field,)) for field in range(len(fields))]
-    best = sorted(single, key=lambda groups: (-groups.share, -hasher.distinct(groups.left_out[0])))[:PAIRED_FIELDS]
-    pairs = itertools.combinations(sorted(groups.left_out[0] for groups in best), 2) if len(fields) > 2 else ()
-    suspects = single + [grouped(pair) for pair in pairs]
+    shares: dict[int, float] = {}
+
+    def ways() -> Iterator[_Groups]:
+        """All ways of leaving out one field, and then two: one at a time, because there may be very many."""
+        for field in range(len(fields)):
+            groups = grouped((field,))
+            shares[field] = groups.share
+            yield groups
+        best = sorted(shares, key=lambda field: (-shares[field], -hasher.distinct[field]))[:PAIRED_FIELDS]
+        yield from map(grouped, itertools.combinations(sorted(best), 2) if len(fields) > 2 else ())
+
     seen = min(1.0, first / rows["train"])
-    if seen < 1:
-        suspects = [groups for groups in suspects if groups.worth_a_look(labels, seen)]
-        suspects = sorted(suspects, key=lambda groups: -groups.share)[:SUSPECTS]
-        wanted = sorted({field for groups in suspects for field in groups.left_out})
-        for chunk in rest if suspects else ():
-            more = (*hasher(chunk, wanted), chunk[LABEL].to_numpy())
-            for groups in suspects:
-                groups.count(*more)
+    if seen == 1:
+        return _plainest(ways(), labels, fields)
+    suspects = _suspects(ways(), labels, seen)
+    wanted = sorted({field for groups in suspects for field in groups.left_out})
+    for chunk in rest if suspects else ():
+        more = (*hasher(chunk, wanted), chunk[LABEL].to_numpy())
+        for groups in suspects:
+            groups.count(*more)
     return _plainest(suspects, labels, fields)
 
 
-def _plainest(suspects: Sequence[_Groups], labels: NDArray[np.bool_], fields: Sequence[str]) -> Leak | None:
+def _suspects(ways: Iterable[_Groups], labels: NDArray[np.bool_], seen: float) -> list[_Groups]:
+    """The groups that are worth a look at all rows, those of the largest share first."""
+    found: list[_Groups] = []
+    for groups in ways:
+        if groups.worth_a_look(labels, seen):
+            found = sorted([*found, groups], key=lambda one: -one.share)[:SUSPECTS]
+    return found
+
+
+def _plainest(suspects: Iterable[_Groups], labels: NDArray[np.bool_], fields: Sequence[str]) -> Leak | None:
     """Of the groups that leak, those with the fewest fields left out, and of these the ones that tell the most."""
     leaks = []
     for groups in suspects:
         size, area, error = groups.measure(labels)
         if groups.share > LEAST_SHARE and size < LARGEST_GROUP and area < min(LARGEST_AUC, 0.5 - ERRORS * error):
-            left_out = tuple(fields[field] for field in groups.left_out)
-            alike_in = tuple(name for name in fields if name not in left_out)
-            leaks.append(Leak(left_out, alike_in, groups.share, size, area))
-    return min(leaks, key=lambda leak: (len(leak.left_out), leak.share * (leak.auc - 0.5)), default=None)
+            leaks.append((groups.left_out, groups.share, size, area))
+    if not leaks:
+        return None
+    numbers, *measured = min(leaks, key=lambda leak: (len(leak[0]), leak[1] * (leak[3] - 0.5)))
+    left_out = tuple(fields[number] for number in numbers)
+    return Leak(left_out, tuple(name for name in fields if name not in left_out), *measured)
 
 
 def _held_out(path: Path, fields: Sequence[str]) -> tuple[pa.Table, NDArray[np.bool_]]:
-    head, _ = _cut(staged_chunks(path, [*fields, LABEL]), HELD_ROWS)
+    most = max(1, min(HELD_ROWS, HELD_CELLS // len(fields)))
+    head, _ = _cut(staged_chunks(path, [*fields, LABEL]), most)
     rows = pa.concat_tables(head)
     return rows, rows[LABEL].to_numpy() > 0
 
@@ -136,12 +155,10 @@ class _Hasher:
         # Parts that are files of their own may hold a column in two types; texts compare.
         self.as_text = {name for name in fields if plain[name].type != training.field(name).type}
         self.values = {name: _plain(held[name], name in self.as_text).unique() for name in fields}
+        # How many values the held-out rows have in each field.
+        self.distinct = [len(values) for values in self.values.values()]
 
-    def distinct(self, field: int) -> int:
-        """How many values the held-out rows have in a field."""
-        return len(list(self.values.values())[field])
-
-    def __call__(self, table: pa.Table, wanted: Sequence[int]) -> tuple[Hashes, dict[int, Hashes]]:
+    def __call__(self, table: pa.Table, wanted: Collection[int]) -> tuple[Hashes, dict[int, Hashes]]:
         """The sum of all fields' hashes (n,), from which fields can be taken away again, and the wanted hashes."""
         total, found = np.zeros(len(table), dtype=np.uint64), {}
         for field, (name, values) in enumerate(self.values.items()):

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldwise.config.errors import BundleError
 from fieldwise.data.encode.tabular import Features, load_xgboost
+from fieldwise.data.encode.tree_file import load_booster
 from fieldwise.data.schema import FIRST, Layout
 
 FILE = "leaves.ubj"
@@ -77,10 +77,4 @@ class Leaves:
 
     @classmethod
     def load(cls, folder: Path, layout: Layout) -> Leaves:
-        xgboost = load_xgboost("a bundle with GBDT leaves")
-        booster = xgboost.Booster()
-        try:
-            booster.load_model(folder / FILE)
-        except xgboost.core.XGBoostError as error:
-            raise BundleError(f"the trees are damaged: {str(error).splitlines()[0]} ({folder / FILE})") from None
-        return cls(layout, booster)
+        return cls(layout, load_booster(folder / FILE, Features(layout), "a bundle with GBDT leaves"))

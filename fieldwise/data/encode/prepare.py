@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from fieldwise.config.errors import ConfigError
 from fieldwise.config.files import resumed_folder, whole_folder
-from fieldwise.data.dataset import write_facts
+from fieldwise.data.dataset import one_label, write_facts
 from fieldwise.data.encode import rates
 from fieldwise.data.encode.encode import Coder, encode_parts, fit_leaves
 from fieldwise.data.encode.encoder import Encoder
@@ -30,7 +30,8 @@ from fieldwise.data.encode.propose_history import propose
 from fieldwise.data.encode.refit import write_refit
 from fieldwise.data.encode.restart import Inputs, stamp_of
 from fieldwise.data.encode.split import Rows, Split
-from fieldwise.data.encode.stage import DROPPED, Progress, Stager, Taken
+from fieldwise.data.encode.split_staged import own_words
+from fieldwise.data.encode.stage import DROPPED, JOURNAL, Progress, Stager, Taken
 from fieldwise.data.encode.staged import LABEL, ROW, WEIGHT, staged_chunks
 from fieldwise.data.encode.timeline import tell
 from fieldwise.data.history.history import History
@@ -64,7 +65,8 @@ def prepare(
     """Writes the prepared folder `out` and returns its facts.
 
     `sources` holds rows for `train` and, where they are given apart, `valid` and `test`; without them the
-    training rows are split. Without a schema all columns but those to `drop` may become fields. `names` say
+    training rows are split, beside test rows into training and validation rows. Without a schema all columns but those
+    to `drop` may become fields, with one all of its fields but those. `names` say
     where the rows of a source come from, for errors. `keep_negatives` is the share of negatives that training
     rows keep, drawn by the split's seed; probabilities are corrected for it. `gbdt_leaves` trees add a field each,
     `history` those of what came before; without it the schema's own stands, and `auto` in it gives way to the keys that
@@ -76,16 +78,17 @@ def prepare(
     part among the training rows (refit.py), unless there is a history or the test rows are given apart.
     """
     schema = known.schema if known else schema
-    split = split or Split()
+    asked = split or Split()
+    split = asked.beside(sources)
     if not 0 < keep_negatives <= 1:
         raise ConfigError(f"--keep-negatives takes a share above 0 and at most 1, found {keep_negatives}")
     if threads < 0:
         raise ConfigError(f"--threads takes a number of threads, 0 for all cores, found {threads}")
     if (split.by or split.group) and not split.divides(sources):
-        raise ConfigError("--split-by splits the training rows; leave it out where --valid or --test are given")
+        raise ConfigError("--split-by splits the training rows; leave it out where --valid is given")
     history = history or (schema.history if schema else HistorySettings())
     if schema:
-        schema = replace(schema, history=history)
+        schema = replace(schema if known else schema.without(drop), history=history)
     names = {source: f"the {source} rows" for source in sources} | dict(names or {})
     threads = threads or cores()
     columns = [*schema.columns, *history.group] if schema else None
@@ -100,6 +103,7 @@ def prepare(
         if staged.kept:
             notes.append(f"went on after an interrupted run: {staged.kept:,} rows were staged already")
         rows, positives = staged.rows, staged.positives
+        notes += _held_out_notes(rows, positives, None if split is asked else split)
         if schema is None:
             schema, left_out = _infer(stage, label, weight, {split.by, history.time, *drop})
             schema = replace(schema, history=history)
@@ -128,12 +132,16 @@ def prepare(
         if leak:
             notes.append(leak.warning(held_out, held_out in sources, bool(history.keys) and not history.time))
         plain = not (known or history.keys or schema.gbdt_leaves or keep_negatives < 1)
-        few = rows["train"] <= rates.MOST_ROWS
-        told, counted = with_rates and plain and few, rates.Counted(rows, positives)
+        few, counted = rows["train"] <= rates.MOST_ROWS, rates.Counted(rows, positives)
+        too_wide = rates.too_wide(rows["train"], len(schema.fields)) if with_rates and plain and few else ""
+        notes += [too_wide] if too_wide else []
+        told = with_rates and plain and few and not too_wide
         keys = rates.write_rates(encoder, stage, folder, counted, leak, progress) if told else 0
         joins = told and split.divides(sources) and "test" not in sources
         again = joins and write_refit(schema, stage, folder, counted, leak, progress)
         write_facts(folder, encoder.names, encoder.layout, rows, positives, keep_negatives, digest)
+        # The journal first: what is killed here must not be taken for staged.
+        (stage / JOURNAL).unlink()
         shutil.rmtree(stage)
     return {
         "data": str(out),
@@ -148,6 +156,20 @@ def prepare(
         "refit": again,
         "notes": notes,
     }
+
+
+def _held_out_notes(rows: Mapping[str, int], positives: Mapping[str, int], split: Split | None) -> list[str]:
+    """What is to be said of the parts to judge by; `split` took the validation rows where test rows came alone."""
+    notes = []
+    if split and "valid" in rows:
+        taken = f"{split.shares[1]:.0%} of the training rows{f' in the order of {split.by}' if split.by else ''}"
+        notes.append(f"the validation part is {taken}: a test file came without one (--valid names a file of its own)")
+    if "valid" not in rows:
+        notes.append("there is no validation part, which training needs to stop in time: leave it a share of --split")
+    for part in ("valid", "test"):
+        if part in rows and positives[part] in (0, rows[part]):
+            notes.append(one_label(part, rows[part], int(positives[part] > 0)))
+    return notes
 
 
 def _folder(out: Path, stamp: str, force: bool) -> AbstractContextManager[Path]:
@@ -173,13 +195,14 @@ def _new_ids(encoder: Encoder, known: Encoder) -> dict[str, int]:
 
 
 def _infer(stage: Path, label: str, weight: str, no_fields: Collection[str]) -> tuple[Schema, list[str]]:
-    chunks, taken = [], 0
+    chunks, left = [], SAMPLE_ROWS
     for chunk in staged_chunks(stage / "train"):
-        chunks.append(chunk)
-        taken += len(chunk)
-        if taken >= SAMPLE_ROWS:
+        # Texts of the rows that are cut off would count as values that no row has.
+        chunks.append(chunk if len(chunk) <= left else own_words(chunk.slice(0, left)))
+        left -= len(chunks[-1])
+        if not left:
             break
-    sample = pa.concat_tables(chunks).slice(0, SAMPLE_ROWS)
+    sample = pa.concat_tables(chunks)
     labels = sample[LABEL].to_numpy().astype(np.float32)
     fields = [name for name in sample.column_names if name not in (LABEL, WEIGHT, ROW, *no_fields)]
     schema, notes = infer_schema(sample.select(fields), labels, label, weight)

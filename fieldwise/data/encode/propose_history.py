@@ -27,8 +27,9 @@ from fieldwise.data.history.counts import Counts, Floats
 from fieldwise.data.history.history import ROW_ORDER, History, fold_counts, folds_of, hashes_of, lifts, other_folds
 from fieldwise.data.schema import AUTO, HistorySettings
 
-# Rows that the choice is made on, and the first of them, on which all crosses are screened.
-SAMPLE_ROWS, SCREEN_ROWS = 200_000, 50_000
+# Rows that the choice is made on, and the first of them, on which all crosses are screened; fewer where fields are so
+# many that their cells would be more than this.
+SAMPLE_ROWS, SCREEN_ROWS, SCREEN_CELLS = 200_000, 50_000, 20_000_000
 # The fields that may be chosen and crossed, the best alone where there are more; and the crosses that may be chosen.
 MOST_FIELDS, MOST_CROSSES = 40, 40
 # A gain counts if it is above so much of the base rate's log loss and so many standard errors, or more of them where
@@ -63,7 +64,7 @@ def propose(
     fields = [name for name in plain if "*" not in name and name.partition(":")[0] != AUTO]
     if not fields:
         return []
-    few = Sample.read(encoder, staged, settings, fields, SCREEN_ROWS)
+    few = Sample.read(encoder, staged, settings, fields, min(SCREEN_ROWS, max(1, SCREEN_CELLS // len(fields))))
     if not few.tells:
         return []
     fields, crosses, candidates = _screened(few, fields, progress)

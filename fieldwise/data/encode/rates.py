@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fieldwise.data.dataset import write_facts
-from fieldwise.data.encode.encode import encode_parts
+from fieldwise.data.encode.encode import Before, encode_parts
 from fieldwise.data.encode.encoder import Encoder, FieldCode
 from fieldwise.data.encode.fit import fit_encoder
 from fieldwise.data.encode.leaks import Leak
@@ -24,8 +24,9 @@ from fieldwise.data.schema import AUTO, Field, HistorySettings, Schema
 # nothing of a row's own label. Which of them trees do better on depends on the data.
 FOLDER, ORDER = "rates", "order"
 FOLDS = {FOLDER: 10, ORDER: 0}
-# Rows above which the ids of a value have enough rows of their own, and rates would cost much memory.
-MOST_ROWS = 1_000_000
+# Rows above which the ids of a value have enough rows of their own, and rates would cost much memory; and cells, above
+# which they would cost much disk.
+MOST_ROWS, MOST_CELLS = 1_000_000, 400_000_000
 # So many categorical fields are crossed by twos, more are not.
 MOST_CROSSED = 12
 # Chosen on validation rows (docs/data.md): of the rates, and of numbers whose buckets nobody has set.
@@ -41,6 +42,14 @@ class Counted:
 
     rows: dict[str, int]
     positives: dict[str, int]
+
+
+def too_wide(rows: int, fields: int) -> str:
+    """Why so many fields of so many training rows have no rates; nothing where they have."""
+    if rows * fields <= MOST_CELLS:
+        return ""
+    found = f"found {rows:,} training rows x {fields:,} fields"
+    return f"the folders rates, order and refit are left out: they take {MOST_CELLS:,} cells at most, {found}"
 
 
 def usual_history(schema: Schema, group: tuple[str, ...] = (), folds: int = FOLDS[FOLDER]) -> HistorySettings:
@@ -71,6 +80,7 @@ def write_rates(
     codes = _with_finer_numbers(encoder, stage / "train", progress) if keys else []
     fields = tuple(code.field for code in codes)
     rows: Mapping[str, int] = counted.rows
+    before = Before(encoder, folder)
     for name, folds in FOLDS.items() if keys else ():
         history = usual_history(encoder.schema, group, folds)
         inner = Encoder(replace(encoder.schema, fields=fields, history=history), codes, History(history))
@@ -79,8 +89,9 @@ def write_rates(
         own.mkdir(exist_ok=True)
         (own / "schema.toml").write_text(inner.schema.to_toml(), encoding="utf-8")
         inner.save(own / "encoder")
-        digest = encode_parts(inner, stage, own, rows, progress, f"{name}.jsonl")
+        digest = encode_parts(inner, stage, own, rows, progress, f"{name}.jsonl", before)
         write_facts(own, inner.names, inner.layout, counted.rows, counted.positives, 1.0, digest)
+        before = Before(inner, own)
     return len(keys)
 
 

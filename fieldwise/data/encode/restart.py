@@ -13,8 +13,9 @@ from typing import Any
 from fieldwise import __version__
 from fieldwise.data.encode.encoder import Encoder
 
-# What is left behind is only for those who would leave the same: raised with the layout of staged or encoded files.
-FORMAT = 1
+# What is left behind is only for those who would leave the same: raised with the layout of staged or encoded
+# files, and with the draw of the parts.
+FORMAT = 2
 
 
 @dataclass(frozen=True)

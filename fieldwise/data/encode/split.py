@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 
 import numpy as np
@@ -12,6 +15,7 @@ from numpy.typing import NDArray
 
 from fieldwise.config.errors import ConfigError, DataError
 from fieldwise.data.dataset import PARTS
+from fieldwise.data.draws import SPLIT, stream
 from fieldwise.data.history.history import ROW_ORDER, column_hashes, mixed
 from fieldwise.data.read.texts import texts_of
 
@@ -38,6 +42,12 @@ class Split:
         if self.by and self.group:
             raise ConfigError("--split-by and --split-group exclude each other: by order, or by group at random")
 
+    def beside(self, sources: Collection[str]) -> Split:
+        """The same where test rows are given apart: their share goes to training, and the validation rows stay."""
+        if set(sources) != {"train", "test"} or not self.shares[2]:
+            return self
+        return replace(self, shares=(1 - self.shares[1], self.shares[1], 0.0))
+
     def divides(self, sources: Collection[str]) -> bool:
         """Whether training rows are split: none are given apart, or test rows are and `shares` leave them none."""
         return set(sources) == {"train"} or (set(sources) == {"train", "test"} and not self.shares[2])
@@ -59,7 +69,7 @@ def assigner(rows: Rows, split: Split, notes: list[str]) -> Callable[[pa.Table, 
         return partial(_by_group, split, edges)
     if not split.by:
         # One stream of random numbers over the whole file, so that chunks do not matter.
-        random = np.random.default_rng(split.seed)
+        random = stream(split.seed, SPLIT)
         return lambda chunk, passed: np.searchsorted(edges, random.random(len(chunk)), side="right")
     counts: dict[str, int] = {}
     total = 0
@@ -96,13 +106,32 @@ def _by_group(split: Split, edges: NDArray[np.float64], chunk: pa.Table, passed:
     return np.searchsorted(edges, numbers / 2.0**64, side="right")
 
 
+def _in_order(values: Collection[str]) -> list[str]:
+    """Numbers, or dates and times as ISO 8601 has them, in their order, an empty one first; none if they are neither.
+
+    >>> _in_order(["10", "9"]), _in_order(["2024-02", "2024-01-31 10:00:00"]), _in_order(["Mon", "Tue"])
+    (['9', '10'], ['2024-01-31 10:00:00', '2024-02'], [])
+    """
+    for moment in (float, _moment):
+        try:
+            return sorted(values, key=lambda value, of=moment: of(value) if value else -math.inf)  # type: ignore[misc]
+        except ValueError:
+            continue
+    return []
+
+
+def _moment(text: str) -> float:
+    """Seconds of a date or a time; a month begins with its first day, and what names no zone is in UTC."""
+    found = datetime.fromisoformat(f"{text}-01" if re.fullmatch(r"\d{4}-\d{2}", text) else text)
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+
+
 def _parts_by_value(counts: dict[str, int], edges: NDArray[np.float64], by: str, notes: list[str]) -> dict[str, int]:
     """Values named after the parts name them; others are put in order and cut where the shares say."""
     if set(counts) <= set(PARTS):
         return {value: PARTS.index(value) for value in counts}
-    try:
-        ordered = sorted(counts, key=lambda value: float(value or "-inf"))
-    except ValueError:
+    ordered = _in_order(counts)
+    if not ordered:
         ordered = sorted(counts)
         notes.append(
             f"--split-by {by}: put in order as text, from '{ordered[0]}' to '{ordered[-1]}'; is that time's order?"

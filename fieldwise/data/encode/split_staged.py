@@ -41,17 +41,17 @@ def _divide(stage: Path, number: int, parts: NDArray[np.int64]) -> None:
     for place in range(len(PARTS) - 1, 0, -1):
         own = np.flatnonzero(parts == place)
         if len(own):
-            write_staged(staged_file(stage, PARTS[place], number), _own_words(table.slice(own[0], len(own))))
+            write_staged(staged_file(stage, PARTS[place], number), own_words(table.slice(own[0], len(own))))
     kept = int((parts == 0).sum())
     if kept:
         work = file.with_suffix(".tmp")
-        write_staged(work, _own_words(table.slice(0, kept)))
+        write_staged(work, own_words(table.slice(0, kept)))
         os.replace(work, file)
     else:
         file.unlink()
 
 
-def _own_words(rows: pa.Table) -> pa.Table:
+def own_words(rows: pa.Table) -> pa.Table:
     """With dictionaries that hold the texts of these rows only: nobody may learn from texts of another part."""
     columns = [
         column.cast(value_type(column.type)).dictionary_encode() if pa.types.is_dictionary(column.type) else column

@@ -16,20 +16,23 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fieldwise.config.errors import DataError
+from fieldwise.config.errors import ConfigError, DataError, unknown
 from fieldwise.data.dataset import PARTS
+from fieldwise.data.draws import NEGATIVES, stream
 from fieldwise.data.encode.split import Rows, Split, assigner, order_bounds
 from fieldwise.data.encode.split_staged import cut_in_order, positives_of
-from fieldwise.data.encode.staged import CHUNK_ROWS, LABEL, ROW, WEIGHT, staged_file, value_type, write_staged
+from fieldwise.data.encode.staged import LABEL, ROW, WEIGHT, staged_file, value_type, write_staged
 from fieldwise.data.history.history import ROW_ORDER
 from fieldwise.data.read.formats import is_list, text_of
 from fieldwise.data.read.labels import read_labels, read_weights
 from fieldwise.data.read.parallel import in_order
+from fieldwise.data.read.streams import chunk_rows
 from fieldwise.data.read.texts import texts_of
 from fieldwise.data.schema import HistorySettings
 
 Progress = Callable[[str, int], None]
 DROPPED = "dropped"
+JOURNAL = "journal.jsonl"
 STAGED_PARTS = (*PARTS, DROPPED)
 TEXT = pa.dictionary(pa.int32(), pa.string())
 
@@ -46,7 +49,8 @@ class Taken:
 
     def names(self, chunk: pa.Table) -> list[str]:
         history = self.history
-        found = self.columns or [n for n in chunk.column_names if n not in (self.label, self.weight, *self.drop)]
+        others = {self.label, self.weight, *self.drop}
+        found = self.columns or [name for name in chunk.column_names if name not in others]
         time = [history.time] if history.time not in ("", ROW_ORDER) else []
         return list(dict.fromkeys([*found, *history.columns, *history.group, *time]))
 
@@ -92,9 +96,9 @@ class Stager:
         self.folder, self.taken, self.split, self.names = folder, taken, split, names
         self.keep_negatives = keep_negatives
         # One stream for all rows, so that chunks do not matter.
-        self.random = np.random.default_rng([split.seed, 1])
+        self.random = stream(split.seed, NEGATIVES)
         self.types: dict[str, pa.Schema] = {}
-        self.journal = folder / "journal.jsonl"
+        self.journal = folder / JOURNAL
         self.done = read_journal(self.journal)
         # Whether rows are divided when all of them are staged.
         self.cuts = False
@@ -153,10 +157,16 @@ class Stager:
         taken, where = self.taken, self.names[source]
         names = taken.names(chunk)
         known = next(iter(self.types.values())).names if self.types else []
+        there = frozenset(chunk.column_names)
         for name in (taken.label, *([taken.weight] if taken.weight else ()), *names, *known):
-            if name not in chunk.column_names:
+            if name not in there:
                 found = ", ".join(chunk.column_names)
-                raise DataError(f"column '{name}' is missing; there are: {found} ({where})")
+                one = len(chunk.column_names) == 1 and any(mark in found for mark in ";\t|")
+                way_out = "; is that one column? a .csv has commas between its cells, a .tsv has tabs" if one else ""
+                raise DataError(f"column '{name}' is missing; there are: {found} ({where}){way_out}")
+        for name in taken.drop if not self.types else ():
+            if name not in chunk.column_names:
+                raise ConfigError(f"--drop: {unknown('column', name, chunk.column_names)} ({where})")
         if not names:
             raise DataError(f"there is no column beside '{taken.label}' to predict it from ({where})")
         for name in names:
@@ -232,8 +242,9 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
 def _sliced(chunks: Iterator[pa.Table]) -> Iterator[pa.Table]:
     """No chunk is larger than what a staged file holds."""
     for chunk in chunks:
-        for first in range(0, len(chunk), CHUNK_ROWS):
-            yield chunk.slice(first, CHUNK_ROWS)
+        most = chunk_rows(chunk.num_columns)
+        for first in range(0, len(chunk), most):
+            yield chunk.slice(first, most)
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -7,13 +7,13 @@ once, when they are staged, and never again.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import pyarrow as pa
 from pyarrow import parquet
 
 LABEL, WEIGHT, ROW = "__label__", "__weight__", "__row__"
-CHUNK_ROWS = 100_000
 
 
 def staged_file(stage: Path, part: str, number: int) -> Path:
@@ -45,6 +45,13 @@ def read_staged(file: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
 def staged_rows(file: Path) -> int:
     """How many rows a staged file has."""
+    state = file.stat()
+    return _rows_of(file, (state.st_ino, state.st_mtime_ns, state.st_size))
+
+
+@lru_cache(maxsize=10_000)
+def _rows_of(file: Path, state: tuple[int, int, int]) -> int:
+    """Read once for each state of a file: it takes as long as the file has columns, and is asked for at every step."""
     return int(parquet.read_metadata(file).num_rows)
 
 

@@ -30,20 +30,20 @@ class Features:
     members: int = 32
 
     def __call__(self, ids: NDArray[np.int32]) -> NDArray[np.float32]:
-        ids = self._known(ids)
+        ids, ordered = self._known(ids), frozenset(self.layout.ordered)
         found = np.empty((len(ids), len(self.kinds)), dtype=np.float32)
         place = first = 0
         for field, width in enumerate(self.layout.widths):
             own = ids[:, first : first + width]
             first += width
-            for column in self._columns(field, own):
+            for column in self._columns(field, own, field in ordered):
                 found[:, place] = column
                 place += 1
         return found
 
-    def _columns(self, field: int, own: NDArray[np.int32]) -> Iterator[NDArray[Any]]:
+    def _columns(self, field: int, own: NDArray[np.int32], ordered: bool) -> Iterator[NDArray[Any]]:
         """A field's ids (n, width) -> its features, (n,) each."""
-        if field in self.layout.ordered:
+        if ordered:
             used = own != PAD
             yield np.where(own[:, 0] == MISSING, np.nan, own.sum(axis=1, where=used) / used.sum(axis=1))
         elif own.shape[1] == 1:
@@ -61,13 +61,25 @@ class Features:
     @property
     def kinds(self) -> list[str]:
         """XGBoost's types of the features: c for categories, q for quantities, i for indicators."""
-        kinds = []
+        return [kind for kind, _ in self._described]
+
+    @property
+    def categories_of(self) -> list[int]:
+        """How many categories each feature has; 0 for quantities and indicators."""
+        return [size if kind == "c" else 0 for kind, size in self._described]
+
+    @property
+    def _described(self) -> list[tuple[str, int]]:
+        """The type of each feature, and how many ids its field has."""
+        found: list[tuple[str, int]] = []
+        ordered = frozenset(self.layout.ordered)
         for field, size in enumerate(self.layout.first_sizes or self.layout.sizes):
-            if field not in self.layout.ordered and self.layout.widths[field] > 1:
-                kinds += ["q"] + ["i"] * self._members(field)
+            if field not in ordered and self.layout.widths[field] > 1:
+                found += [("q", size)] + [("i", size)] * self._members(field)
             else:
-                kinds.append("q" if field in self.layout.ordered or size > self.categories else "c")
-        return kinds
+                kind = "q" if field in ordered or size > self.categories else "c"
+                found.append((kind, size))
+        return found
 
     def _members(self, field: int) -> int:
         return min(self.members, (self.layout.first_sizes or self.layout.sizes)[field])

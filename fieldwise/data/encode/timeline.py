@@ -22,9 +22,10 @@ from fieldwise.data.encode.staged import LABEL, ROW, read_staged, staged_files, 
 from fieldwise.data.history.counts import Counts
 from fieldwise.data.history.history import ROW_ORDER, History, fold_counts, folds_of, moments, out_of_fold, shuffled
 from fieldwise.data.read.parallel import in_order
+from fieldwise.data.schema import HistorySettings
 
-# Rows that are replayed at a time.
-STEP = 200_000
+# Rows that are replayed at a time, and keys of theirs where there are very many.
+STEP_ROWS, STEP_KEYS = 200_000, 20_000_000
 
 
 def past_file(stage: Path, part: str) -> Path:
@@ -59,6 +60,7 @@ class _Teller:
     ) -> None:
         self.encoder, self.history, self.stage, self.rows, self.progress = encoder, history, stage, rows, progress
         self.found = {part: self._writable(part, (n, len(history.names))) for part, n in rows.items()}
+        self.step = max(1, min(STEP_ROWS, STEP_KEYS // len(history.settings.keys)))
         self.training = [part for part in ("train", "dropped") if part in rows]
         self.others = [part for part in rows if part not in ("train", "dropped")]
 
@@ -83,8 +85,8 @@ class _Teller:
         """Training rows see those before them in a random order, all others see all training rows."""
         log = _Log(self.encoder, self.history, self.stage, {part: self.rows[part] for part in self.training})
         self._replay(copy.deepcopy(self.history), log, self.training, ["train"])
-        for first in range(0, len(log.labels), STEP):
-            rows = slice(first, first + STEP)
+        for first in range(0, len(log.labels), self.step):
+            rows = slice(first, first + self.step)
             self.history.counts.add(np.asarray(log.keys[rows]), log.labels[rows])
         for part in self.others:
             self._tell_part(part)
@@ -101,7 +103,7 @@ class _Teller:
     ) -> None:
         """Writes the fields of one file's rows; the counts do not change any more."""
         first, last = int(firsts[number]), int(firsts[number + 1])
-        chunk = read_staged(files[number])
+        chunk = read_staged(files[number], _columns(self.history.settings))
         if part == "train" and inside is not None:
             folds = folds_of(self.history.settings, chunk, first)
             told = out_of_fold(self.history, self.encoder.keys(chunk), folds, inside)
@@ -124,8 +126,8 @@ class _Teller:
         """Lets the rows of some parts pass in the order of time and writes the fields of the wanted ones."""
         numbers = np.concatenate([np.arange(log.places[part].start, log.places[part].stop) for part in parts])
         order = numbers[np.argsort(log.times[numbers], kind="stable")]
-        for first in range(0, len(order), STEP):
-            rows = order[first : first + STEP]
+        for first in range(0, len(order), self.step):
+            rows = order[first : first + self.step]
             fields = history.replay(log.keys[rows], log.labels[rows], log.times[rows])
             for part in wanted:
                 own = (rows >= log.places[part].start) & (rows < log.places[part].stop)
@@ -136,11 +138,20 @@ class _Teller:
 def keyed_chunks(encoder: Encoder, part: Path) -> Iterator[tuple[NDArray[np.uint64], pa.Table]]:
     """Staged rows and their keys, by several threads."""
 
+    assert encoder.history is not None
+    columns = _columns(encoder.history.settings)
+
     def keyed(file: Path) -> tuple[NDArray[np.uint64], pa.Table]:
-        chunk = read_staged(file)
+        chunk = read_staged(file, columns)
         return encoder.keys(chunk), chunk
 
     return in_order(keyed, staged_files(part))
+
+
+def _columns(settings: HistorySettings) -> list[str]:
+    """The staged columns that a history is told of."""
+    time = [ROW if settings.time == ROW_ORDER else settings.time] if settings.time else []
+    return list(dict.fromkeys([*settings.columns, *settings.group, *time, LABEL]))
 
 
 class _Log:

@@ -25,9 +25,9 @@ def usable(
         if not bad.skip:
             yield chunk
             continue
-        keep = np.ones(len(chunk), dtype=bool)
+        keep, there = np.ones(len(chunk), dtype=bool), frozenset(chunk.column_names)
         for name in dict.fromkeys((label, *sorted(numbers))):
-            if name in chunk.column_names:
+            if name in there:
                 wrong, shown = _wrong(chunk[name], name == label)
                 rule = f"label '{name}' must be 0 or 1" if name == label else f"'{name}' must be a number"
                 for row in np.flatnonzero(wrong & keep).tolist():

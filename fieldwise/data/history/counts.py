@@ -116,13 +116,31 @@ class Counts:
         """Reads what `save` wrote; returns all of its arrays."""
         with np.load(path, allow_pickle=False) as held:
             arrays = {name: held[name] for name in held.files}
-        keys, values, last, self.error = (*(arrays[n] for n in ("keys", "values", "last")), float(arrays["error"]))
+        keys, values, last = (arrays[name] for name in ("keys", "values", "last"))
+        self.error = float(arrays["error"])
+        _check(keys, values, last, self.error)
         places = SMALLEST
         while len(keys) * 2 > places:
             places *= 2
         self._allocate(places)
         self.used = _kernels()["place"](self.keys, self.values, self.last, keys, values, last)
         return arrays
+
+
+def _check(keys: NDArray[Any], values: NDArray[Any], last: NDArray[Any], error: float) -> None:
+    """Refuses a table that the compiled loops would read beyond its ends, or that holds no counts."""
+    rows = len(keys)
+    if keys.shape != (rows,) or values.shape != (rows, 2) or last.shape != (rows,):
+        raise ValueError(f"a table has two counts and a time for each of its {rows:,} keys")
+    if [part.dtype.name for part in (keys, values, last)] != ["uint64", "float64", "float64"]:
+        raise ValueError("keys are uint64, counts and times float64")
+    if not keys.all() or (keys[1:] <= keys[:-1]).any():
+        raise ValueError("keys rise, and none of them is 0")
+    if (
+        not np.isfinite([error, *(part.sum() for part in (values, last))]).all()
+        or min(error, values.min(initial=0)) < 0
+    ):
+        raise ValueError("counts are finite numbers of 0 or more")
 
 
 class Events:

@@ -22,18 +22,20 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from fieldwise.config.documents import number, parsed
 from fieldwise.config.errors import BundleError, DataError
 from fieldwise.data.history.counts import Counts, Events, Floats, Keys
 from fieldwise.data.kinds.buckets import fine_ids, spread
 from fieldwise.data.kinds.lookup import MANY, word_hashes
 from fieldwise.data.read.formats import text_of
-from fieldwise.data.read.texts import hash_of, texts_of
+from fieldwise.data.read.texts import hash_of, places_of, texts_of
 from fieldwise.data.schema import FIRST, HISTORY_PARTS, MISSING, HistorySettings
 
 FILES = ("history.json", "history.npz")
@@ -178,13 +180,28 @@ class History:
     def load(cls, folder: Path, settings: HistorySettings) -> History:
         history = cls(settings)
         try:
-            state = json.loads((folder / FILES[0]).read_text(encoding="utf-8"))
-            history.end, history.added = float(state["end"]), int(state["added"])
+            state = parsed(folder / FILES[0])
+            history.end, history.added = number(state, "end"), int(number(state, "added"))
             more = history.counts.load(folder / FILES[1])
-            history.waiting = Events(*(more[f"waiting_{name}"] for name in ("keys", "labels", "times")))
-        except (OSError, ValueError, KeyError, EOFError) as error:
-            raise BundleError(f"the history is damaged: {str(error).splitlines()[0]} ({folder})") from None
+            waiting = [more[f"waiting_{name}"] for name in ("keys", "labels", "times")]
+            _check_waiting(waiting, len(settings.keys) + 1, history.added)
+            history.waiting = Events(*waiting)
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+            raise BundleError(f"the history is damaged: {str(error).splitlines()[0][:300]} ({folder})") from None
         return history
+
+
+def _check_waiting(waiting: Sequence[NDArray[Any]], width: int, added: int) -> None:
+    """Refuses events that the compiled loops would read beyond their ends."""
+    keys, labels, times = waiting
+    rows = len(keys)
+    shapes = keys.shape == (rows, width) and labels.shape == times.shape == (rows,)
+    if not shapes or keys.dtype != np.uint64 or labels.dtype.kind not in "biuf" or times.dtype != np.float64:
+        raise ValueError(f"events that wait have {width} keys, a label and a time each")
+    if not (np.isfinite(labels).all() and np.isfinite(times).all()) or (times[1:] < times[:-1]).any():
+        raise ValueError("events that wait have finite labels, and finite times in their order")
+    if not 0 <= added <= rows:
+        raise ValueError(f"of {rows} events that wait as many were added at most, found {added}")
 
 
 def lifts(found: Floats, strength: float) -> Floats:
@@ -293,11 +310,11 @@ def hashes_of(
     table: pa.Table, names: Sequence[str], buckets: Mapping[str, NDArray[np.int32]]
 ) -> dict[str, NDArray[np.uint64]]:
     """What columns hold as hashes: of its bucket where it has one, else of its text."""
-    found = {}
+    found, there = {}, frozenset(table.column_names)
     for name in names:
         if name in buckets:
             found[name] = buckets[name].astype(np.int64).astype(np.uint64)
-        elif name in table.column_names:
+        elif name in there:
             found[name] = column_hashes(table[name])
         else:
             raise DataError(f"history needs the column '{name}'; the table has: {', '.join(table.column_names)}")
@@ -307,13 +324,13 @@ def hashes_of(
 def column_hashes(column: pa.ChunkedArray) -> NDArray[np.uint64]:
     """A hash of the text of each row."""
     if pa.types.is_dictionary(column.type) and pa.types.is_string(column.type.value_type) and column.num_chunks == 1:
-        words, places = column.chunk(0).dictionary, column.chunk(0).indices
+        words = column.chunk(0).dictionary
         if len(words) >= MANY:
             hashes, odd = word_hashes(words)
             for place in np.flatnonzero(odd).tolist():
                 hashes[place] = hash_of(text_of(words[place].as_py()) or "")
             hashes = np.append(hashes, np.uint64(hash_of("")))
-            return np.asarray(hashes[places.fill_null(len(words)).to_numpy(zero_copy_only=False)])
+            return np.asarray(hashes[places_of(column.chunk(0))])
     texts, places = texts_of(column)
     return np.array([hash_of(text or "") for text in texts], dtype=np.uint64)[places]
 

@@ -20,6 +20,7 @@ class Cells:
         self, block: NDArray[np.uint8], ends: NDArray[np.int32], names: Sequence[str], columns: Sequence[str]
     ) -> None:
         self.block, self.ends, self.names, self.column_names = block, ends, list(names), list(columns)
+        self.places = {name: place for place, name in enumerate(names)}
 
     def __len__(self) -> int:
         return (len(self.ends) - 1) // len(self.names)
@@ -31,7 +32,7 @@ class Cells:
         """The texts of a column in some rows; an empty cell is missing."""
         from fieldwise.data.read import cell_loops
 
-        width, place = len(self.names), self.names.index(name)
+        width, place = len(self.names), self.places[name]
         cells = rows * width + place
         lengths = self.ends[cells + 1] - self.ends[cells] - 1
         bounds, found = np.zeros(len(rows) + 1, dtype=np.int32), np.empty(int(lengths.sum()), dtype=np.uint8)

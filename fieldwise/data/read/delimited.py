@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from fieldwise.data.read.bad_rows import BadRows
 
 # Without quotes a cell cannot run away; threads share a file in pieces of a few such lines.
 BARE_LINE = 4 << 20
+# What pandas calls a column without a name when it reads it back.
+UNNAMED = "Unnamed: 0"
 csv.field_size_limit(streams.LONGEST_LINE)
 
 
@@ -40,12 +43,16 @@ class Text:
 
 
 def header(path: Path, text: Text) -> list[str]:
-    """The columns that the first line names, each once."""
-    names = text.first_cells(path)
+    """The columns that the first line names, each once; the first may lack its name, as the index of pandas does."""
+    cells = text.first_cells(path)
+    names = [cells[0] or (UNNAMED if len(cells) > 1 else ""), *cells[1:]]
+    times = Counter(names)
     for number, name in enumerate(names):
-        if not name or names.count(name) > 1:
-            problem = "an empty name" if not name else f"'{name}' {names.count(name)} times"
-            way_out = "a file without a header ends in .txt, has tabs, and its columns are c0, c1 ..."
+        if not name or times[name] > 1:
+            problem = "an empty name" if not name else f"'{name}' {times[name]} times"
+            way_out = "give it a name of its own there"
+            if any(re.fullmatch(r"[-+]?\d+(\.\d+)?", cell) for cell in cells):
+                way_out = "a file without a header ends in .txt, has tabs, and its columns are c0, c1 ..."
             raise DataError(
                 f"the header must name each column once, found {problem} (column {number + 1}, {path}); {way_out}"
             )
@@ -63,14 +70,14 @@ def read(path: Path, text: Text, names: Sequence[str], columns: Sequence[str], b
         return
     import duckdb
 
-    wanted = ", ".join(f"c{names.index(name)}" for name in columns)
+    wanted = ", ".join(f"c{place}" for place in line_blocks.places(names, columns))
     rejects = (bad.skip and "store_rejects = true, rejects_limit = 0, ") or ""
     scan = f"read_csv({quoted(str(path))}, {rejects}{_arguments(path, text, len(names))})"
     try:
         with duckdb.connect(config={"threads": 2}) as connection:
             rows = connection.sql(f"SELECT {wanted} FROM {scan}")
             heading = 0 if text.names else 1
-            for batch in rows.to_arrow_reader(streams.CHUNK_ROWS):
+            for batch in rows.to_arrow_reader(streams.chunk_rows(len(columns))):
                 if len(batch) > heading:
                     yield pa.Table.from_batches([batch.slice(heading)]).rename_columns(list(columns))
                 heading = 0
@@ -117,7 +124,7 @@ def _read_lines(
     path: Path, text: Text, names: Sequence[str], columns: Sequence[str], bad: BadRows
 ) -> Iterator[pa.Table]:
     """The same for .bz2, which DuckDB does not unpack; its cells are never quoted."""
-    wanted = [names.index(name) for name in columns]
+    wanted = line_blocks.places(names, columns)
     rows: list[list[str]] = []
     try:
         with streams.open_text(path, text.encoding) as file:
@@ -132,7 +139,7 @@ def _read_lines(
                     bad.add(path, f"line {number}", reason)
                     continue
                 rows.append([cells[place] for place in wanted])
-                if len(rows) == streams.CHUNK_ROWS:
+                if len(rows) == streams.chunk_rows(len(names)):
                     yield text_table(columns, rows)
                     rows = []
     except streams.UNREADABLE as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from fieldwise.config.errors import DataError
-from fieldwise.config.files import whole_file
+from fieldwise.config.files import check_no_folder, whole_file
 from fieldwise.data.read import delimited, line_blocks, sparse, streams
 from fieldwise.data.read.bad_rows import BadRows
 from fieldwise.data.read.cells import Cells
@@ -56,8 +57,9 @@ def read(
 
 def read_cells(path: Path, columns: Sequence[str], numbers: Collection[str]) -> Iterator[pa.Table | Cells]:
     """What `read` gives for one file, for whoever looks at its cells alone: those of plain text stay where they are."""
+    streams.check_file(path)
     kind = format_of(path)
-    if kind not in DELIMITERS or not path.is_file() or not line_blocks.is_plain(path):
+    if kind not in DELIMITERS or not line_blocks.is_plain(path):
         return read([path], columns, numbers)
     names = column_names(path, kind)
     _check_there(path, kind, names, columns)
@@ -82,7 +84,8 @@ def read_each(
 
 def _check_there(path: Path, kind: str, names: Sequence[str], columns: Sequence[str]) -> None:
     """Refuses a file that lacks a column."""
-    missing = [name for name in columns if name not in names]
+    there = frozenset(names)
+    missing = [name for name in columns if name not in there]
     if missing and kind != "libffm":
         raise DataError(f"column '{missing[0]}' is missing; the file has: {', '.join(names)} ({path})")
 
@@ -104,17 +107,33 @@ def number_fields(paths: Sequence[Path], kind: str = "", bad: BadRows | None = N
 
 def column_names(path: Path, kind: str = "", bad: BadRows | None = None) -> list[str]:
     """The columns of a file; a .txt file has no header, its columns are c0, c1 ... (c0 is the first)."""
-    if not path.is_file():
-        raise DataError(f"no such file: {path}")
+    streams.check_file(path)
     kind = kind or format_of(path)
     if kind == "parquet":
-        return [str(name) for name in _parquet(path).schema_arrow.names]
+        return _differing([str(name) for name in _parquet(path).schema_arrow.names], f" ({path})")
     if kind in sparse.KINDS:
         return ["label", *(f"f{field}" for field in sparse.fields_of(path, kind, bad))]
     text = Text(DELIMITERS[kind])
     if kind == "txt":
         return [f"c{number}" for number in range(len(text.first_cells(path)))]
     return delimited.header(path, text)
+
+
+def index_column(path: Path, bad: BadRows) -> str:
+    """The first column of a csv or tsv file if it is the index of a pandas table: without a name of its own, it numbers
+    the rows, which may have been shuffled since."""
+    if format_of(path) not in ("csv", "tsv") or column_names(path)[0] != delimited.UNNAMED:
+        return ""
+    cells = next(read([path], [delimited.UNNAMED], bad=BadRows(bad.skip)), pa.table({"": []}))[0].to_pylist()
+    if all(cell and cell.isdecimal() for cell in cells) and len(set(cells)) == len(cells):
+        return delimited.UNNAMED
+    if Text(DELIMITERS[format_of(path)]).first_cells(path)[0]:
+        return ""
+    found = next((cell for cell in cells if not (cell and cell.isdecimal())), "a number twice")
+    raise DataError(
+        f"the first column has no name and does not number the rows, found {found!r} in it; "
+        f"name it in the header ({path}, line 1)"
+    )
 
 
 def as_table(rows: Any) -> pa.Table:
@@ -181,11 +200,17 @@ def _values(name: object, column: Any) -> list[Any]:
     return list(column)
 
 
+def _differing(names: list[str], where: str = "") -> list[str]:
+    """The names of columns, each of which must differ from the others."""
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise DataError(f"each column needs a name of its own, found '{name}' {times} times{where}")
+    return names
+
+
 def _from_columns(columns: list[tuple[str, Any]]) -> pa.Table:
-    names = [name for name, _ in columns]
+    names = _differing([name for name, _ in columns])
     for name, column in columns:
-        if names.count(name) > 1:
-            raise DataError(f"each column needs a name of its own, found '{name}' {names.count(name)} times")
         if len(column) != len(columns[0][1]):
             found = f"{len(columns[0][1])} in '{names[0]}' and {len(column)} in '{name}'"
             raise DataError(f"columns must have the same number of rows, found {found}")
@@ -235,12 +260,13 @@ def _parquet(path: Path) -> Any:
     try:
         return parquet.ParquetFile(path)
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"not a readable parquet file: {str(error).splitlines()[0]} ({path})") from None
+        packed = "it is packed once more; unpack it" if streams.packing(path) else str(error).splitlines()[0]
+        raise DataError(f"not a readable parquet file: {packed} ({path})") from None
 
 
 def _read_parquet(path: Path, columns: list[str]) -> Iterator[pa.Table]:
     try:
-        for batch in _parquet(path).iter_batches(streams.CHUNK_ROWS, columns=columns):
+        for batch in _parquet(path).iter_batches(streams.chunk_rows(len(columns)), columns=columns):
             yield pa.Table.from_batches([batch]).select(columns)
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"not a readable parquet file: {str(error).splitlines()[0]} ({path})") from None
@@ -248,6 +274,7 @@ def _read_parquet(path: Path, columns: list[str]) -> Iterator[pa.Table]:
 
 def write(path: Path, chunks: Iterator[pa.Table], progress: Callable[[str, int], None]) -> int:
     """Writes chunks as csv, tsv or parquet by the file's ending; returns the number of rows."""
+    check_no_folder(path)
     kind = format_of(path)
     if kind not in ("csv", "tsv", "parquet"):
         raise DataError(f"the output must end in .csv, .tsv or .parquet, found {path}")

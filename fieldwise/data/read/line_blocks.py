@@ -130,7 +130,7 @@ def _parsed(block: bytes, lines: Lines) -> pa.Table | _Fault:
 def _table(block: bytes, lines: Lines) -> pa.Table:
     # Numbered, because the wanted columns are asked for by names that must differ.
     numbered = [f"c{number}" for number in range(len(lines.names))]
-    wanted = [f"c{lines.names.index(name)}" for name in lines.columns]
+    wanted = [f"c{place}" for place in places(lines.names, lines.columns)]
     table = csv.read_csv(
         pa.BufferReader(block),
         read_options=csv.ReadOptions(use_threads=False, block_size=len(block) + 1, column_names=numbered),
@@ -149,6 +149,12 @@ def _table(block: bytes, lines: Lines) -> pa.Table:
         ),
     )
     return table.rename_columns(list(lines.columns))
+
+
+def places(names: Sequence[str], columns: Sequence[str]) -> list[int]:
+    """Where each of some columns is among the names."""
+    place = {name: number for number, name in enumerate(names)}
+    return [place[name] for name in columns]
 
 
 def _trimmed(block: bytes, lines: Lines) -> bytes:

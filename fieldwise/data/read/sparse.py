@@ -27,7 +27,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str, list[list[str]]]]:
                     label = "" if ":" in words[0] else words.pop(0)
                     yield number, label, [entry.split(":") for entry in words]
     except streams.UNREADABLE as error:
-        raise DataError(f"cannot read the file: {error} ({path})") from None
+        raise streams.unreadable(path, error) from None
 
 
 def fields_of(path: Path, kind: str, bad: BadRows | None = None) -> dict[str, bool]:
@@ -101,7 +101,7 @@ def read(path: Path, kind: str, columns: list[str], numbers: Collection[str], ba
             before = row[positions[field]]
             row[positions[field]] = cell if before is None else f"{before}|{cell}"
         rows.append(row)
-        if len(rows) == streams.CHUNK_ROWS:
+        if len(rows) == streams.chunk_rows(len(names)):
             yield text_table(names, rows).select(columns)
             rows = []
     if rows:

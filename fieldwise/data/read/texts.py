@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +11,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fieldwise.data.read.formats import text_of
+
+# Texts that are spelt one by one sooner than all at once.
+FEW = 100
 
 
 def texts_of(column: pa.ChunkedArray) -> tuple[list[str | None], NDArray[np.int64]]:
@@ -32,14 +36,23 @@ def texts_of(column: pa.ChunkedArray) -> tuple[list[str | None], NDArray[np.int6
         texts = _spelt(values)
     else:
         texts = [text_of(value) for value in values.to_pylist()]
-    # A row without a value points behind the last text.
-    places = encoded.indices.cast(pa.int64()).fill_null(len(texts)).to_numpy()
-    return [*texts, None], places
+    return [*texts, None], places_of(encoded).astype(np.int64)
+
+
+def places_of(words: pa.DictionaryArray) -> NDArray[Any]:
+    """Where each row's word is in the dictionary; a row without a value points behind the last word."""
+    indices = words.indices
+    # Asked first, because filling costs more than all else where rows are few; a small type may not hold the new place.
+    if indices.null_count:
+        indices = indices.cast(pa.int64()).fill_null(len(words.dictionary))
+    return np.asarray(indices.to_numpy())
 
 
 def _spelt(values: pa.Array) -> list[str | None]:
     """`text_of` of texts, most of which have one spelling only."""
     texts: list[str | None] = values.to_pylist()
+    if len(texts) < FEW:
+        return [text_of(text) for text in texts]
     other = pc.or_kleene(pc.ends_with(values, ".0"), pc.is_in(values, pa.array(["True", "False", ""])))
     for place in np.flatnonzero(other.fill_null(False).to_numpy(zero_copy_only=False)).tolist():
         texts[place] = text_of(texts[place])

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from fieldwise.config.errors import ConfigError, DataError
+from fieldwise.config.errors import ConfigError, DataError, unknown
 from fieldwise.data.encode.prepare import Rows, Split
 from fieldwise.data.encode.restart import Inputs
 from fieldwise.data.encode.usable import usable
@@ -64,6 +64,8 @@ class Plan:
     bad: BadRows
     reader: Reader | None = None
     continues: bool = False
+    drop: Collection[str] = ()
+    left_out: str = ""
 
     @property
     def recipe(self) -> str:
@@ -106,14 +108,20 @@ class Plan:
     def notes(self) -> list[str]:
         """What is to be said once the rows have been read."""
         complete = self.reader.notes(self.parts) if self.reader and not self.continues else []
-        return [*self.bad.notes(), *complete]
+        index = (
+            f"column '{self.left_out}' has no name and numbers the rows, as the index of a pandas table does: left out"
+        )
+        left_out = [f"{index}; a schema that names it keeps it"] if self.left_out else []
+        return [*self.bad.notes(), *left_out, *complete]
 
 
 def plan(asked: Asked) -> Plan:
     """How to prepare what was asked for."""
     name = asked.recipe or (asked.schema.recipe if asked.schema else "")
     recipe = find(name) if name else None
-    schema = asked.schema or (_schema_of(recipe, asked) if recipe else None)
+    schema = asked.schema or (recipe.schema if recipe else None)
+    if recipe and schema:
+        schema = _dropped(schema, recipe, asked.drop)
     label = asked.label or (asked.schema.label if asked.schema else recipe.label if recipe else "")
     if not label:
         raise ConfigError("--label is missing: name the column that holds the 0/1 response")
@@ -125,7 +133,11 @@ def plan(asked: Asked) -> Plan:
     parts = _parts(asked, recipe, split)
     keep = 1.0 if asked.keep_negatives is None else asked.keep_negatives
     if recipe is None:
-        return Plan(parts, _plain_sources(parts, schema, label, bad), label, weight, schema, split, keep, bad)
+        sources = _plain_sources(parts, schema, label, bad)
+        index = "" if schema else formats.index_column(parts["train"][0], bad)
+        drop = (*asked.drop, index) if index and index not in asked.drop else tuple(asked.drop)
+        left_out = index if index not in asked.drop else ""
+        return Plan(parts, sources, label, weight, schema, split, keep, bad, drop=drop, left_out=left_out)
     balance = recipe.balance and asked.keep_negatives is None
     every = [path for paths in parts.values() for path in paths]
     inferred = formats.number_fields(every, recipe.kind, bad) if recipe.kind else None
@@ -136,7 +148,8 @@ def plan(asked: Asked) -> Plan:
             raise DataError(f"recipe '{recipe.name}' found no label '{label}' in the file: {found} ({path})")
     columns = _columns(asked, schema, split, label, weight) if schema else None
     sources = {part: partial(reader.rows, paths, columns) for part, paths in parts.items()}
-    return Plan(parts, sources, label, weight, schema, split, keep, bad, reader, asked.continues)
+    drop = () if schema else tuple(asked.drop)
+    return Plan(parts, sources, label, weight, schema, split, keep, bad, reader, asked.continues, drop)
 
 
 def _plain_sources(parts: Mapping[str, list[Path]], schema: Schema | None, label: str, bad: BadRows) -> dict[str, Rows]:
@@ -152,21 +165,19 @@ def _plain_sources(parts: Mapping[str, list[Path]], schema: Schema | None, label
     return {part: partial(rows, paths) for part, paths in parts.items()}
 
 
-def _schema_of(recipe: Recipe, asked: Asked) -> Schema | None:
-    """The recipe's schema without the columns to drop."""
-    schema = recipe.schema
-    if schema is None:
-        return None
-    for name in asked.drop:
-        if name not in schema.names:
-            raise ConfigError(f"--drop takes a field of the recipe, {', '.join(schema.names)}; found '{name}'")
-    return replace(schema, fields=tuple(one for one in schema.fields if one.name not in asked.drop))
+def _dropped(schema: Schema, recipe: Recipe, drop: Collection[str]) -> Schema:
+    """A schema without the fields to drop; those that it lacks already must be the recipe's at least."""
+    known = {*schema.names, *(recipe.schema.names if recipe.schema else ())}
+    for name in drop:
+        if name not in known:
+            raise ConfigError(f"--drop: {unknown('field of the recipe', name, known)}")
+    return schema.without(drop)
 
 
 def _split(asked: Asked, recipe: Recipe | None) -> Split:
     """The user's split; what it leaves open, the recipe's. `--split-by none` is at random."""
     shares = asked.shares or (recipe.shares if recipe else SHARES)
-    by = asked.split_by or (recipe.by if recipe and not asked.split_group and not (asked.valid or asked.test) else "")
+    by = asked.split_by or (recipe.by if recipe and not asked.split_group and not asked.valid else "")
     return Split(shares, "" if by == "none" else by, asked.seed, asked.split_group)
 
 

@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fieldwise.config.errors import DataError
+from fieldwise.data.draws import BALANCE, stream
 from fieldwise.data.encode.usable import usable
 from fieldwise.data.read import delimited, formats, streams
 from fieldwise.data.read.bad_rows import BadRows
@@ -109,8 +109,7 @@ class Reader:
 
     def _names(self, path: Path) -> list[str]:
         """The raw columns of a file, which must be those of one of the recipe's layouts."""
-        if not path.is_file():
-            raise DataError(f"no such file: {path}")
+        streams.check_file(path)
         recipe, first = self.recipe, self.recipe.layouts[0]
         cells = recipe.text.first_cells(path)
         if not recipe.header:
@@ -148,7 +147,7 @@ class Reader:
         """All positives, and as many negatives in expectation; one random stream, so that chunks do not matter."""
         positives, rows = self._labels(path)
         rate = min(1.0, positives / max(1, rows - positives))
-        random = np.random.default_rng([self.seed, 2, zlib.crc32(path.name.encode())])
+        random = stream(self.seed, BALANCE, zlib.crc32(path.name.encode()))
         for chunk in chunks:
             negative = pc.equal(chunk[self.recipe.label], "0").fill_null(False).to_numpy()
             yield chunk.filter(pa.array(~negative | (random.random(len(chunk)) < rate)))
@@ -197,7 +196,7 @@ def count_labels(path: Path, delimiter: str) -> tuple[int, int]:
                 rows += block.count(b"\n")
                 end = (end + block)[-len(mark) + 1 :]
     except streams.UNREADABLE as error:
-        raise DataError(f"cannot read the file: {error} ({path})") from None
+        raise streams.unreadable(path, error) from None
     return positives, rows + (not end.endswith(b"\n"))
 
 

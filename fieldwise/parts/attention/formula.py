@@ -50,6 +50,10 @@ class AttentionPool(Pairwise):
         self.projection = nn.Parameter(torch.ones(dim)) if project else None
         self.dropout = nn.Dropout(dropout)
 
+    @property
+    def numbers(self) -> int:
+        return self.pairs
+
     @chosen(SLICES)
     def products(self, v: Tensor) -> Tensor:
         """v_i * v_j of all pairs: (B, P, D)."""

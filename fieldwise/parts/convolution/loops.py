@@ -23,16 +23,15 @@ def forward(v: Any, weight: Any, low: Any, high: Any, found: Any, places: Any) -
     """Fills found and places (B, C) of blocks low..high, of v (B, F, D), weight (C, K); of equal windows the first."""
     fields, dim, (channels, size) = v.shape[1], v.shape[2], weight.shape
     rows = v.reshape(len(v), -1)
-    turned, zeros = np.empty((rows.shape[1], BLOCK), v.dtype), np.zeros(channels, v.dtype)
-    here, most = np.empty((channels, BLOCK), v.dtype), np.empty((channels, BLOCK), v.dtype)
-    where, zero, to = np.empty((channels, BLOCK), v.dtype), spread(v.dtype.type(0)), v.dtype.type
-    ws, vs, none, by_channel = pointer(weight), pointer(turned), pointer(zeros), pointer(here)
-    tops, numbers = pointer(most), pointer(where)
+    turned, here = np.empty((rows.shape[1], BLOCK), v.dtype), np.empty((channels, BLOCK), v.dtype)
+    most, where = np.empty((channels, BLOCK), v.dtype), np.empty((channels, BLOCK), v.dtype)
+    zero, to = spread(v.dtype.type(0)), v.dtype.type
+    ws, vs, by_channel, tops, numbers = pointer(weight), pointer(turned), pointer(here), pointer(most), pointer(where)
     for block in range(low, high):
         turn_in(rows, block, turned)
         for t in range(fields - size // dim + 1):
             window = (vs, t * dim * BLOCK, BLOCK)
-            product((by_channel, 0, BLOCK), (none, 0), (ws, 0, 1, size), window, size, channels, BLOCK)
+            product((by_channel, 0, BLOCK), None, (ws, 0, 1, size), window, size, channels, BLOCK)
             for n in range(0, channels * BLOCK, LANES):
                 new, top = load(by_channel, n, LANES), load(tops, n, LANES)
                 if t == 0:
@@ -45,7 +44,7 @@ def forward(v: Any, weight: Any, low: Any, high: Any, found: Any, places: Any) -
                     store(tops, n, LANES, larger(new, top))
         turn_out(most, block, found)
         turn_out(where, block, places)
-    keep((zeros, here))
+    keep((here,))
 
 
 @njit(cache=True, nogil=True)

@@ -107,8 +107,10 @@ class TwoLayers(torch.autograd.Function):
 def _words(weight: Tensor, along: int) -> Tensor:
     """Two bfloat16, neighbours along a dimension, as one word of 32 bits; a last one has a zero beside it."""
     halves = weight.detach().to(torch.bfloat16).movedim(along, -1)
-    pairs = functional.pad(halves, (0, halves.shape[-1] % 2)).contiguous().view(torch.int32)
-    return pairs.movedim(-1, along).contiguous()
+    even = functional.pad(halves, (0, halves.shape[-1] % 2))
+    # As one line: of a matrix with one column, steps from row to row may be those of its transpose.
+    words = even.reshape(-1).view(torch.int32).view(*even.shape[:-1], -1)
+    return words.movedim(-1, along).contiguous()
 
 
 def _shape(weight: Tensor, height: int, wide: int, lanes: int) -> tuple[int, int, int]:

@@ -242,16 +242,9 @@ def sum_gradients(
     """
     (pairs, height, outs), last_room, kind = layers.last.shape, sums.last.shape[2], means.dtype
     count, zero = min(BLOCK, len(dout) - start), spread(kind.type(0))
-    y, dy, zeros = np.empty((height, BLOCK), kind), np.empty((height, BLOCK), kind), np.zeros(height, kind)
+    y, dy = np.empty((height, BLOCK), kind), np.empty((height, BLOCK), kind)
     totals, g_rows = np.zeros((2, BLOCK)), np.zeros((BLOCK, last_room), kind)
-    ys, dys, none, lanes, gs, grs = (
-        pointer(y),
-        pointer(dy),
-        pointer(zeros),
-        pointer(means),
-        pointer(given),
-        pointer(g_rows),
-    )
+    ys, dys, lanes, gs, grs = pointer(y), pointer(dy), pointer(means), pointer(given), pointer(g_rows)
     gains, shifts, ls = pointer(layers.gain), pointer(layers.shift), pointer(layers.last)
     xs, ds, own_stats = pointer(units), pointer(dout), pointer(stats)
     by_gain, by_shift, by_last = pointer(sums.gain), pointer(sums.shift), pointer(sums.last)
@@ -260,7 +253,7 @@ def sum_gradients(
         here, own = p * height * BLOCK, 0 if len(layers.gain) == 1 else p * height
         to_units = (ls, p * height * outs, 1, outs)
         ask(xs, here + 2 * height * BLOCK, height * BLOCK, units.size)
-        product((dys, 0, BLOCK), (none, 0), to_units, (gs, p * outs * BLOCK, BLOCK), outs, height, BLOCK)
+        product((dys, 0, BLOCK), None, to_units, (gs, p * outs * BLOCK, BLOCK), outs, height, BLOCK)
         for c in range(0, BLOCK, LANES):
             mean, scale = load(own_stats, c, LANES), load(own_stats, BLOCK + c, LANES)
             one, two = load(lanes, c, LANES), load(lanes, BLOCK + c, LANES)
@@ -293,7 +286,7 @@ def sum_gradients(
     for k in range(2):
         for b in range(BLOCK):
             means[k, b] = totals[k, b] / (pairs * height)
-    keep((y, dy, zeros, g_rows))
+    keep((y, dy, g_rows))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -304,15 +297,10 @@ def backward(dout: Any, inputs: Inputs, layers: Layers, kept: Kept, low: Any, hi
     rows, results, grads = v.reshape(len(v), -1), dv.reshape(len(v), -1), dout.reshape(len(v), -1)
     turned, given = np.empty((TOGETHER, rows.shape[1], BLOCK), kind), np.empty((TOGETHER, grads.shape[1], BLOCK), kind)
     by_v, means, by_z = np.empty_like(turned), np.empty((TOGETHER, 2, BLOCK), kind), np.empty((dim, BLOCK), kind)
-    dx, zeros, z_rows = np.empty((height, BLOCK), kind), np.zeros(height, kind), np.zeros((BLOCK, size), kind)
+    dx, z_rows, zero = np.empty((height, BLOCK), kind), np.zeros((BLOCK, size), kind), spread(kind.type(0))
     z_rows[:, wide] = 1
     by_unit, along, by_row = room(dx, weight), room_along(dx, weight), room(z_rows, weight)
-    xs, by_weight, none, sizes = (
-        pointer(kept.units),
-        pointer(sums.weight),
-        pointer(zeros),
-        Sizes(dim, wide, depth, height, outs),
-    )
+    xs, by_weight, sizes = pointer(kept.units), pointer(sums.weight), Sizes(dim, wide, depth, height, outs)
     at = Pointers(pointer(weight), pointer(layers.gain), pointer(layers.shift), pointer(layers.last))
     for chunk in range(low, high, TOGETHER):
         together = min(TOGETHER, high - chunk)
@@ -328,13 +316,13 @@ def backward(dout: Any, inputs: Inputs, layers: Layers, kept: Kept, low: Any, hi
             for k in range(together):
                 here = ((chunk + k) * pairs + p) * height * BLOCK
                 norm = pointer(kept.stats[chunk + k]), pointer(means[k])
-                fill_unit_gradients(at, sizes, pair, xs, here, norm, pointer(given[k]), none, pointer(dx))
+                fill_unit_gradients(at, sizes, pair, xs, here, norm, pointer(given[k]), zero, pointer(dx))
                 pack(dx, by_unit)
                 pack_along(dx, along)
                 after = here + pairs * height * BLOCK if k + 1 < together else (chunk * pairs + p + 1) * height * BLOCK
                 ask(xs, after, height * BLOCK, kept.units.size)
                 of_units = (pointer(by_unit), 0, BLOCK)
-                add_to_vectors(at, sizes, pair, of_units, pointer(turned[k]), none, pointer(by_z), pointer(by_v[k]))
+                add_to_vectors(at, sizes, pair, of_units, pointer(turned[k]), pointer(by_z), pointer(by_v[k]))
                 fill_rows(v, i, j, chunk + k, wide, size, pointer(z_rows))
                 pack(z_rows, by_row)
                 # Rows that the last block lacks have no gradient: what z_rows holds there does not matter.
@@ -343,17 +331,17 @@ def backward(dout: Any, inputs: Inputs, layers: Layers, kept: Kept, low: Any, hi
                 added_product(into, of_dx, (pointer(by_row), 0, size), length, height, size)
         for k in range(together):
             turn_out(by_v[k], chunk + k, results)
-    keep((by_z, dx, zeros, z_rows, by_unit, along, by_row))
+    keep((by_z, dx, z_rows, by_unit, along, by_row))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def fill_unit_gradients(
-    at: Pointers, sizes: Sizes, pair: Pair, xs: Any, here: Any, norm: Any, gs: Any, none: Any, dxs: Any
+    at: Pointers, sizes: Sizes, pair: Pair, xs: Any, here: Any, norm: Any, gs: Any, zero: Any, dxs: Any
 ) -> None:
     """A pair's dx (H, BLOCK) of units from `here` on, back through last layer, ReLU and norm: its stats and means."""
     height, outs, own, (own_stats, lanes) = sizes.height, sizes.outs, pair.gains, norm
-    to_units, zero = (at.last, pair.number * height * outs, 1, outs), spread(none[0])
-    product((dxs, 0, BLOCK), (none, 0), to_units, (gs, pair.number * outs * BLOCK, BLOCK), outs, height, BLOCK)
+    to_units = (at.last, pair.number * height * outs, 1, outs)
+    product((dxs, 0, BLOCK), None, to_units, (gs, pair.number * outs * BLOCK, BLOCK), outs, height, BLOCK)
     for c in range(0, BLOCK, LANES):
         mean, scale = load(own_stats, c, LANES), load(own_stats, BLOCK + c, LANES)
         one, two = load(lanes, c, LANES), load(lanes, BLOCK + c, LANES)
@@ -365,16 +353,14 @@ def fill_unit_gradients(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def add_to_vectors(
-    at: Pointers, sizes: Sizes, pair: Pair, of_units: Any, vs: Any, none: Any, dzs: Any, dvs: Any
-) -> None:
+def add_to_vectors(at: Pointers, sizes: Sizes, pair: Pair, of_units: Any, vs: Any, dzs: Any, dvs: Any) -> None:
     """Adds W dx of a pair's units to the gradients (F D, BLOCK) of its two vectors."""
     dim, depth, start = sizes.dim, sizes.depth, pair.number * sizes.wide * sizes.depth
     added_product((dvs, pair.i, BLOCK), (at.weight, start, 1, depth), of_units, depth, dim, BLOCK)
     added_product((dvs, pair.j, BLOCK), (at.weight, start + dim * depth, 1, depth), of_units, depth, dim, BLOCK)
     if sizes.wide > 2 * dim:
         third = (at.weight, start + 2 * dim * depth, 1, depth)
-        product((dzs, 0, BLOCK), (none, 0), third, of_units, depth, dim, BLOCK)
+        product((dzs, 0, BLOCK), None, third, of_units, depth, dim, BLOCK)
         for n in range(0, dim * BLOCK, LANES):
             dz = load(dzs, n, LANES)
             store(dvs, pair.i + n, LANES, load(dvs, pair.i + n, LANES) + dz * load(vs, pair.j + n, LANES))

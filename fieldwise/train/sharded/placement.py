@@ -7,12 +7,10 @@ from collections.abc import Callable
 
 import torch
 
+from fieldwise.config import memory
 from fieldwise.config.settings import Config
 from fieldwise.nn.model import Model
-from fieldwise.train import distributed
-
-# Numbers that training keeps for each weight, itself included.
-KEPT = {"adam": 3, "ftrl": 3, "adagrad": 2, "sgd": 2}
+from fieldwise.train import capacity, distributed
 
 
 def tables_of(config: Config, make: Callable[[], Model], device: torch.device) -> str:
@@ -20,20 +18,12 @@ def tables_of(config: Config, make: Callable[[], Model], device: torch.device) -
     chosen = config.train.tables
     if chosen != "auto" or distributed.count() == 1:
         return "replicated" if chosen == "auto" else chosen
-    fits = distributed.from_first(lambda: _needed(config, make, device) <= memory(device))
+    fits = distributed.from_first(lambda: _needed(config, make, device) <= memory.total(device))
     return "replicated" if fits else "sharded"
 
 
 def _needed(config: Config, make: Callable[[], Model], device: torch.device) -> int:
     """Bytes of the models and optimisers of all workers that share a machine's memory."""
-    with torch.device("meta"):
-        numbers = make().size
     beside = 1 if device.type == "cuda" else int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    return 4 * numbers * KEPT.get(config.train.optimizer, 3) * beside
-
-
-def memory(device: torch.device) -> int:
-    """Bytes of the card, or of this machine."""
-    if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).total_memory)
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    numbers = capacity.counted(config, make).size
+    return capacity.NUMBER * numbers * capacity.KEPT.get(config.train.optimizer, 3) * beside

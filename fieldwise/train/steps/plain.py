@@ -37,6 +37,9 @@ class Step:
             keep_freed_memory()
         self.penalised = penalised(model, config)
         self.optimizer = optimizer_of(config, self.weights())
+        # A schedule that is unknown, or that the optimiser cannot follow, is refused here and not in the middle.
+        for number in (total - 1, 0):
+            set_learning_rate(self.optimizer, self._rate(number))
         self.passed: Callable[[str], None] = lambda stage: None
 
     def weights(self) -> list[Tensor]:

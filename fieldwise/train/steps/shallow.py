@@ -128,10 +128,10 @@ class SideBySide:
         line = LINE // first.element_size()
         # A row that does not fill a line shares it with whole others; a longer one begins a line.
         stride = -(-numbers // line) * line if numbers > line else 1 << (numbers - 1).bit_length()
-        # Loops read sixteen numbers at a time, so that they may reach behind the last row.
-        memory = torch.zeros(len(first) + 1 + 16 // stride, stride, dtype=first.dtype)[: len(first)]
-        self.memory, self.table = memory, memory.numpy()
-        self.clock = memory.view(torch.int32).numpy()
+        # Loops read sixteen numbers at a time, so that they may reach behind the last row: they get the room as well.
+        room = torch.zeros(len(first) + 1 + 16 // stride, stride, dtype=first.dtype)
+        self.table, self.clock = room.numpy(), room.view(torch.int32).numpy()
+        self.memory = memory = room[: len(first)]
         # Where a double holds the clock, its first half does.
         self.views: list[dict[str, Tensor]] = []
         start = 0

@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 from pyarrow import parquet
 
 from fieldwise.config.errors import BundleError, DataError
-from fieldwise.data.encode.encoder import MISSING, OTHER, PAD, Encoder, fit_vocabulary, log_square, texts_of
+from fieldwise.data.encode.encoder import MISSING, OTHER, PAD, Encoder, FieldCode, fit_vocabulary, log_square, texts_of
 from fieldwise.data.encode.prepare import Split, prepare
+from fieldwise.data.history.history import History
 from fieldwise.data.kinds.buckets import Histogram, fit_thresholds
 from fieldwise.data.read import formats
 from fieldwise.data.read.formats import as_table, text_of
-from fieldwise.data.schema import Field, Schema
+from fieldwise.data.schema import Field, HistorySettings, Schema
 
 ALL_FOR_TRAINING = Split((1.0, 0.0, 0.0))
 
@@ -489,3 +490,28 @@ def test_a_damaged_encoder(tmp_path: Path, name: str, content: bytes | None) -> 
     file.unlink() if content is None else file.write_bytes(content)
     with pytest.raises(BundleError, match="the encoder is damaged"):
         Encoder.load(tmp_path / "data" / "encoder", encoder.schema)
+
+
+def test_the_names_of_a_table_are_asked_for_once() -> None:
+    """They are made anew each time, as many as there are: asked for by each field, they would cost quadratically."""
+
+    class Table:
+        asked = 0
+
+        @property
+        def column_names(self) -> list[str]:
+            self.asked += 1
+            return [f"f{number}" for number in range(9)]
+
+        def __len__(self) -> int:
+            return 2
+
+        def __getitem__(self, name: str) -> pa.ChunkedArray:
+            return pa.chunked_array([["a", "b"]])
+
+    fields = tuple(Field(f"f{number}") for number in range(9))
+    past = HistorySettings(tuple(field.name for field in fields))
+    codes = [FieldCode(field, {"a": 2}, np.empty(0)) for field in fields]
+    encoder, table = Encoder(Schema("click", fields, history=past), codes, History(past)), Table()
+    assert encoder.transform(table)[:, :9].tolist() == [[2] * 9, [1] * 9]  # type: ignore[arg-type]
+    assert table.asked == 2

@@ -151,3 +151,12 @@ def test_types_of_tables() -> None:
     frame = pa.table({"i": [1, 2] * 50, "f": [0.5, 1.5] * 50, "b": [True, False] * 50, "s": ["a", "b"] * 50})
     schema, _ = infer(frame)
     assert [found.kind for found in schema.fields] == ["categorical", "numeric", "categorical", "categorical"]
+
+
+def test_many_identifiers_are_one_note() -> None:
+    columns = {f"id{number}": [f"{number}-{row}" for row in range(40)] for number in range(12)}
+    labels = np.arange(40) % 2
+    _, notes = infer_schema(pa.table(columns | {"kind": ["a", "b"] * 20}), labels.astype(np.float32), "click")
+    (note,) = notes
+    assert note.startswith("12 columns have another value in every row: left out as identifiers, 'id0', 'id1'")
+    assert note.endswith("'id9' and 2 more")

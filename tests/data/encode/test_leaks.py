@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -182,3 +183,27 @@ def test_groups_against_slow_ones():
         wins = sum((p > n) + (p == n) / 2 for p in positive for n in negative)
         assert area == pytest.approx(wins / len(positive) / len(negative))
         assert error == pytest.approx(np.sqrt((1 / len(positive) + 1 / len(negative)) / 12))
+
+
+@pytest.mark.parametrize("first_rows", [100_000, 300])
+def test_of_many_fields_few_ways_are_held_at_a_time(
+    first_rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = events(1200)
+    for number in range(60):
+        table = table.append_column(f"more{number}", table["user"])
+    monkeypatch.setattr(leaks, "FIRST_ROWS", first_rows)
+    alive: weakref.WeakSet[leaks._Groups] = weakref.WeakSet()
+    most = []
+    make = leaks._Groups.__init__
+
+    def counted(self: leaks._Groups, *given: Any) -> None:
+        alive.add(self)
+        most.append(len(alive))
+        make(self, *given)
+
+    monkeypatch.setattr(leaks._Groups, "__init__", counted)
+    facts = prepared(tmp_path / "data", table, drop=("rank",))
+    assert facts["leak"]["left_out"] == ("item",)
+    assert len(most) > 64 + 100
+    assert max(most) <= leaks.SUSPECTS + 3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,10 @@ import pytest
 from numpy.typing import NDArray
 from pyarrow import parquet
 
+from fieldwise import cli
 from fieldwise.config.errors import ConfigError, DataError, FieldwiseError
 from fieldwise.data.dataset import Dataset
+from fieldwise.data.encode import prepare as room
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.prepare import Split, prepare, read_labels
 from fieldwise.data.read import formats
@@ -47,6 +49,102 @@ def parts_of(
 
 
 # The split.
+
+
+def test_labels_drawn_with_the_seed_of_the_split(tmp_path: Path) -> None:
+    """The parts must not depend on numpy's plain stream of the seed, nor on its first key, which is the same stream."""
+    for seed, stream in ((0, 0), (3, 3), (3, [3, 0])):
+        draws = np.random.default_rng(stream).random(MOST)
+        table = log().set_column(1, "click", pa.array((draws < 0.3).astype(int)))
+        facts = prepare(
+            {"train": lambda t=table: iter([t])}, tmp_path / "a", "click", SCHEMA, Split(seed=seed), force=True
+        )
+        assert list(facts["positive_rate"].values()) == pytest.approx([0.3] * 3, abs=0.12)
+
+
+def test_parts_of_one_class_are_said(tmp_path: Path) -> None:
+    table = log(100).set_column(1, "click", pa.array([1, 0] * 40 + [0] * 10 + [1] * 10))
+    facts = prepare({"train": lambda: iter([table])}, tmp_path / "data", "click", SCHEMA, Split(by="row"))
+    said = [note for note in facts["notes"] if "have label" in note]
+    assert [note.partition(",")[0] for note in said] == [
+        "all 10 rows of the valid part have label 0",
+        "all 10 rows of the test part have label 1",
+    ]
+
+
+def test_test_rows_alone_leave_validation_rows_to_the_training_file(tmp_path: Path) -> None:
+    sources = {"train": lambda: iter([log(1000)]), "test": lambda: iter([log(50)])}
+    facts = prepare(sources, tmp_path / "a", "click", SCHEMA, Split((0.7, 0.2, 0.1), by="row"))
+    assert facts["rows"] == {"train": 800, "valid": 200, "test": 50}
+    assert any(
+        note.startswith("the validation part is 20% of the training rows in the order of") for note in facts["notes"]
+    )
+    facts = prepare(sources, tmp_path / "b", "click", SCHEMA, Split((1.0, 0.0, 0.0)))
+    assert any(note.startswith("there is no validation part") for note in facts["notes"])
+
+
+def test_dates_are_in_the_order_of_time(tmp_path: Path) -> None:
+    """Without a question, whatever their format; only other texts are asked about."""
+    days = ["2024-10-01T00:00:00+02:00", "2024-09", "2024-09-30 23:00:00", "2024-10-02"]
+    parts = parts_of(log(4, day=days), tmp_path / "data", Split((0.5, 0.25, 0.25), by="day"))
+    assert parts == {"train": [0, 1], "valid": [2], "test": [3]}
+    for values, asked in ((days, False), (["Mon", "Tue", "Wed", "Thu"], True)):
+        source = {"train": lambda v=values: iter([log(4, day=v)])}
+        notes = prepare(source, tmp_path / "data", "click", SCHEMA, Split(by="day"), force=True)["notes"]
+        assert any("is that time's order?" in note for note in notes) == asked
+
+
+# Columns that are left out.
+
+
+def test_what_is_dropped(tmp_path: Path) -> None:
+    schema = Schema("click", (NUMBER, Field("x")))
+    source = {"train": lambda: iter([log(60, x=["a", "b"] * 30)])}
+    facts = prepare(source, tmp_path / "data", "click", schema, drop=("x",))
+    assert list(facts["fields"]) == ["n"]
+    with pytest.raises(ConfigError, match=r"--drop: unknown column 'xx'; did you mean 'x'\? available: click, n, x"):
+        prepare(source, tmp_path / "other", "click", drop=("xx",))
+
+
+@pytest.mark.parametrize("head", ["", "Unnamed: 0"])
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_the_index_of_a_pandas_table(
+    tmp_path: Path, run: Callable[..., dict[str, Any]], head: str, shuffled: bool
+) -> None:
+    numbers = [n * 7 % 10 if shuffled else n for n in range(10)]
+    path = tmp_path / "log.csv"
+    path.write_text(f"{head},click,user\n" + "".join(f"{n},{n % 2},{'ab'[n % 2]}\n" for n in numbers))
+    command = ["prepare", path, "--split", "1,0,0", "--history", "none", "--label", "click"]
+    facts = run(*command, "--out", tmp_path / "data")
+    assert list(facts["fields"]) == ["user"]
+    assert any("'Unnamed: 0' has no name and numbers the rows" in note for note in facts["notes"])
+    schema = tmp_path / "schema.toml"
+    schema.write_text('label = "click"\n[[field]]\nname = "Unnamed: 0"\n')
+    assert list(run(*command, "--schema", schema, "--out", tmp_path / "kept")["fields"]) == ["Unnamed: 0"]
+    assert "numbers the rows" not in str(run(*command, "--drop", "Unnamed: 0", "--out", tmp_path / "more")["notes"])
+
+
+def test_an_identifier_of_more_rows_than_the_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts of rows beyond the sample are no values of its rows."""
+    monkeypatch.setattr(room, "SAMPLE_ROWS", 150)
+    table = log(400, id=[f"u{n}" for n in range(400)], x=["a", "b"] * 200).drop_columns(["n"])
+    facts = prepare({"train": lambda: chunked(table, 100)}, tmp_path / "data", "click")
+    assert list(facts["fields"]) == ["x"]
+
+
+def test_what_to_do_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("click,user\n" + "0,a\n1,b\n" * 100)
+
+    def said(*options: str) -> str:
+        with pytest.raises(SystemExit):
+            cli.main(["prepare", str(path), "--label", "click", "--out", str(tmp_path / "data"), "--force", *options])
+        return capsys.readouterr().out
+
+    assert "--history auto" in said()
+    assert "next: fieldwise train" in said("--history", "none")
+    assert "--history auto" not in said("--history", "auto")
+    assert "next:" not in said("--split", "1,0,0", "--history", "none")
 
 
 def test_random_shares(tmp_path: Path) -> None:
@@ -293,7 +391,7 @@ def test_no_rows(tmp_path: Path) -> None:
 
 
 def test_only_identifiers(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="a schema needs at least one field"):
+    with pytest.raises(DataError, match="no column is left to predict 'click' from: column 'n' has another value"):
         parts_of(log(60), tmp_path / "data", schema=None)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 from fieldwise.data.dataset import PARTS, Dataset
-from fieldwise.data.encode import rates
+from fieldwise.data.encode import encoder, rates
+from fieldwise.data.encode.encoder import FieldCode
 from fieldwise.data.encode.prepare import Split
 from fieldwise.data.schema import Field, HistorySettings, Schema
 from tests.data.clicks import ROWS, click_log, prepared
@@ -116,3 +118,30 @@ def test_rows_of_one_event_are_in_one_fold(tmp_path: Path) -> None:
     assert set(facts["leak"]["alike_in"]) == {"user", "place"}
     for name in ("rates", "order"):
         assert set(Dataset.open(tmp_path / "out" / name).schema.history.group) == {"user", "place"}
+
+
+def test_what_the_plain_folder_has_is_not_encoded_again(
+    log: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three staged files in the plain folder and three in `refit`; the finer numbers of rates once more in each."""
+    encoded: Counter[str] = Counter()
+    plain = encoder._encode
+
+    def counting(code: FieldCode, column: pa.ChunkedArray) -> Any:
+        encoded[code.field.name] += 1
+        return plain(code, column)
+
+    monkeypatch.setattr(encoder, "_encode", counting)
+    prepared(log, tmp_path / "out")
+    assert encoded == {"user": 6, "item": 6, "price": 12}
+
+
+def test_too_many_cells_have_no_rates_and_one_line_says_so(
+    log: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rates, "MOST_CELLS", 2000)
+    facts = prepared(log, tmp_path / "out")
+    found = f"found {facts['rows']['train']:,} training rows x 3 fields"
+    assert f"the folders rates, order and refit are left out: they take 2,000 cells at most, {found}" in facts["notes"]
+    assert (facts["rates"], facts["refit"]) == (0, False)
+    assert not [name for name in ("rates", "order", "refit") if (tmp_path / "out" / name).exists()]

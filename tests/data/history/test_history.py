@@ -15,6 +15,7 @@ from fieldwise.bundle.predictor import Predictor
 from fieldwise.config.errors import BundleError, ConfigError, DataError
 from fieldwise.config.settings import load_config
 from fieldwise.data.dataset import Dataset
+from fieldwise.data.encode import timeline
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.prepare import Split, prepare
 from fieldwise.data.history.history import COUNT_EDGES, LIFT_EDGES, History, history_ids, moments, shuffled, value_of
@@ -503,3 +504,12 @@ def test_rows_alike_in_the_group_go_to_one_part(tmp_path: Path):
     # Groups never meet across parts: held-out sessions with their users are not among the training rows'.
     pairs = {part: {tuple(row) for row in np.asarray(again.parts[part].ids).tolist()} for part in again.parts}
     assert not pairs["train"] & (pairs["valid"] | pairs["test"]) - {(1, 1)}
+
+
+@pytest.mark.parametrize("settings", [TIMED, SHUFFLED])
+def test_steps_of_fewer_rows_tell_the_same(
+    settings: HistorySettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = in_order(prepared(drawn(), tmp_path / "whole", settings, Split(by="row")))
+    monkeypatch.setattr(timeline, "STEP_KEYS", 50)
+    np.testing.assert_array_equal(in_order(prepared(drawn(), tmp_path / "steps", settings, Split(by="row"))), whole)

@@ -356,3 +356,13 @@ def test_what_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(FieldwiseError, match=r"found lists in column 'tags'; write \.parquet"):
         formats.write(tmp_path / "a.csv", iter([table]), quiet)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_chunks_of_wide_files_have_fewer_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "CHUNK_CELLS", 1000)
+    table = pa.table({f"c{number}": [f"{row}" for row in range(90)] for number in range(50)})
+    parquet.write_table(table, tmp_path / "rows.parquet")
+    chunks = list(formats.read([tmp_path / "rows.parquet"]))
+    assert [len(chunk) for chunk in chunks] == [20, 20, 20, 20, 10]
+    assert pa.concat_tables(chunks) == table
+    assert [len(chunk) for chunk in formats.read([tmp_path / "rows.parquet"], ["c7"])] == [90]

@@ -361,10 +361,13 @@ def test_no_label_no_preparation(raw: Path, tmp_path: Path) -> None:
 
 
 def test_a_validation_part_beside_given_test_rows(raw: Path, tmp_path: Path, run: Run) -> None:
-    """Without a recipe too: shares that leave no test rows split the training rows."""
+    """Without a recipe too: the training rows are split into training and validation rows."""
     path = shutil.copy(raw / "appstore", tmp_path / "a.csv")
     said = ["prepare", path, "--test", path, "--label", "click"]
-    assert set(run(*said, "--out", tmp_path / "a")["rows"]) == {"train", "test"}
+    facts = run(*said, "--out", tmp_path / "a")
+    assert facts["rows"]["test"] == ROWS == facts["rows"]["train"] + facts["rows"]["valid"]
+    assert 0.05 < facts["rows"]["valid"] / ROWS < 0.15
+    assert any(note.startswith("the validation part is 10% of the training rows") for note in facts["notes"])
     facts = run(*said, "--split", "0.8,0.2,0", "--split-group", "user", "--out", tmp_path / "b")
     assert facts["rows"]["test"] == ROWS == facts["rows"]["train"] + facts["rows"]["valid"]
 

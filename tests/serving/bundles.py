@@ -21,9 +21,6 @@ from fieldwise.data.encode.prepare import prepare
 from fieldwise.data.schema import Field, HistorySettings, Schema
 from fieldwise.nn.trees import Trees
 
-from .served import server
-
-__all__ = ["server"]
 SMALL = {"dim": 4, "hidden": [8, 6], "subnet": [6, 3], "channels": [5], "buckets": 500, "rounds": 4}
 CALIBRATION = Calibration("platt", 1.2, -0.3, offset=-0.5)
 HISTORY = HistorySettings(keys=("user", "user*item", "price"), time="when", delay=2.0)

@@ -1,0 +1,62 @@
+"""JSON and TOML files of a bundle as plain values; what is none of these is one line, however it is wrong."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fieldwise.config.errors import BundleError
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; BundleError where there is none."""
+    return _read(path, json.loads)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The values of a TOML file; BundleError where it is none."""
+    return _read(path, tomllib.loads)
+
+
+def _read(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
+    try:
+        return parsed(path, parse)
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise BundleError(f"cannot read {path.name}: {reason.splitlines()[0][:200]} ({path.parent})") from None
+
+
+def parsed(path: Path, parse: Callable[[str], Any] = json.loads) -> dict[str, Any]:
+    """The object in a file; ValueError where there is none, however deep it is nested."""
+    try:
+        values = parse(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"expected an object, found a {type(values).__name__}")
+    return values
+
+
+def number(values: dict[str, Any], name: str) -> float:
+    """A finite number of an object; ValueError where it is none.
+
+    >>> number({"slope": 2}, "slope")
+    2.0
+    """
+    return _finite(values[name], name)
+
+
+def numbers(values: dict[str, Any], name: str) -> list[float]:
+    """A list of finite numbers of an object; ValueError where it is none."""
+    if not isinstance(values[name], (list, tuple)):
+        raise ValueError(f"{name} must be a list, found a {type(values[name]).__name__}")
+    return [_finite(value, name) for value in values[name]]
+
+
+def _finite(value: Any, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e300:
+        raise ValueError(f"{name} must hold finite numbers, found {str(value)[:40]!r}")
+    return float(value)
