@@ -35,7 +35,7 @@ from fieldwise.serving.engine import Engine
 from fieldwise.train.loop import train
 from tests import test_contract as contract
 from tests.export.test_network import close, network, session
-from tests.serving.conftest import Prepared, log
+from tests.serving.bundles import Prepared, log
 
 CONTRACT = [
     (check, kind)
