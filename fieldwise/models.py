@@ -24,18 +24,13 @@ from fieldwise.nn.model import Branch, Model
 from fieldwise.nn.trees import Trees, gbdt
 from fieldwise.parts.attention.formula import AttentionPool
 from fieldwise.parts.convolution.formula import Convolution
-from fieldwise.parts.interactions import (
-    Concat,
-    FieldAwareProduct,
-    Flatten,
-    InnerProduct,
-    KernelProduct,
-    KernelSum,
-    PairSum,
-    PairWeights,
-    normed,
-)
+from fieldwise.parts.features.formula import Concat, Flatten, normed
+from fieldwise.parts.field_aware.formula import FieldAwareProduct
+from fieldwise.parts.inner.formula import InnerProduct
+from fieldwise.parts.kernel.formula import KernelProduct, KernelSum
 from fieldwise.parts.micro.formula import MicroNetwork
+from fieldwise.parts.pair_sum.formula import PairSum
+from fieldwise.parts.pair_weights.formula import PairWeights
 
 # The layers of the networks that end in a DNN.
 DEEP = Layers(dropout=0.5)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fieldwise import models
 from fieldwise.data.schema import Layout
 from fieldwise.models import Model
-from fieldwise.parts.norm.formula import PairNorm
+from fieldwise.parts.norm.norms import PairNorm
 from tests.parts.drawn import drawn, numbers
 
 MILLION = Layout.of((25_642,) * 38 + (25_604,))

@@ -145,12 +145,20 @@ def explain(
 def models(
     name: Annotated[str, typer.Argument(help="One model; all without a name.")] = "",
     data: Annotated[Path | None, typer.Option(help="A prepared folder, to count parameters for.")] = None,
+    ways: Annotated[
+        bool, typer.Option("--ways", help="Which way each part is computed here, and why not faster.")
+    ] = False,
+    batch: Annotated[int, typer.Option(help="Rows of a step, for --ways.")] = 1000,
+    device: Annotated[str, typer.Option(help="cpu, cuda or auto, for --ways.")] = "cpu",
     json: Json = False,
 ) -> None:
     """List the models: their parts, their options, and with --data how many parameters they would have.
 
-    Example: `fieldwise models pin --data data`
+    Example: `fieldwise models pin --data data --ways`
     """
+    if ways:
+        _ways(name, data, batch, device, json)
+        return
     from rich.table import Table
 
     from fieldwise.data.dataset import Dataset
@@ -171,6 +179,38 @@ def models(
     for row in shown:
         count = f" ({row['parameters']:,} parameters)" if row["parameters"] is not None else ""
         say(f"{row['name']:7} {row['description'].splitlines()[0]}{count}")
+
+
+def _ways(name: str, data: Path | None, batch: int, device: str, json: bool) -> None:
+    """The ways of one network, or of all, on rows of the data, or on drawn ones of ten fields."""
+    from fieldwise.bundle.scoring import device_of
+    from fieldwise.config.settings import Config
+    from fieldwise.data.dataset import Dataset
+    from fieldwise.data.schema import Layout
+    from fieldwise.models import MODELS, build
+    from fieldwise.nn.model import Model
+    from fieldwise.nn.taken import lines
+    from fieldwise.speed.bench import drawn_rows
+    from fieldwise.train.steps import ways_taken
+
+    if batch < 1:
+        raise ConfigError(f"--batch must be positive, found {batch}")
+    dataset = Dataset.open(data) if data else None
+    layout = dataset.layout if dataset else Layout.of([100] * 10)
+    ids = dataset.parts["train"].ids[:batch] if dataset else drawn_rows(layout, batch, seed=0).ids
+    found = {}
+    for each in [name] if name else MODELS:
+        model = build(each, layout)
+        if not isinstance(model, Model):
+            raise ConfigError(f"--ways is for networks, which are made of parts; found {each}")
+        found[each] = ways_taken(model.to(device_of(device)), Config(each), ids)
+    if json:
+        print_json({"ways": found})
+        return
+    for each, ways in found.items():
+        say(f"{each}: {ways['rows']} rows on {ways['device']}, trained by {ways['step']}")
+        for line in lines(ways["parts"]):
+            say(f"  {line}")
 
 
 @app.command()

@@ -38,7 +38,7 @@ def bench(
     from fieldwise.speed import bench as room
 
     names = listed(models or (CHECKED if check else "all"))
-    names = tuple(name for each in names for name in (room.SHAPES if each == "all" else (each,)))
+    names = tuple(name for each in names for name in (room.names() if each == "all" else (each,)))
     setting = room.Setting(device, rows, batch, precision, optimizer)
     if check:
         _check(names, setting, json)

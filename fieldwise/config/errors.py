@@ -46,6 +46,16 @@ class WorkerLost(Exception):
     """Another worker died or stalls: no mistake of the user's. This one ends too, and the launcher starts all again."""
 
 
+def first_line(error: Exception) -> str:
+    """An error of another library in one line: its kind, and the first thing that it says.
+
+    >>> first_line(ValueError("no such file\\nin 3 places"))
+    'ValueError: no such file'
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
+
+
 # How much of a name that somebody else chose is repeated.
 SHOWN = 100
 

@@ -16,16 +16,12 @@ from fieldwise.nn.classifiers import Sum
 from fieldwise.nn.embedding import Embedding, Table
 from fieldwise.nn.model import Branch, Model
 from fieldwise.parts.attention.formula import AttentionPool
-from fieldwise.parts.interactions import (
-    FieldAwareProduct,
-    InnerProduct,
-    Interaction,
-    KernelProduct,
-    KernelSum,
-    PairSum,
-    Pairwise,
-)
+from fieldwise.parts.field_aware.formula import FieldAwareProduct
+from fieldwise.parts.inner.formula import InnerProduct
+from fieldwise.parts.interactions import Interaction, Pairwise
+from fieldwise.parts.kernel.formula import KernelProduct, KernelSum
 from fieldwise.parts.micro.formula import MicroNetwork
+from fieldwise.parts.pair_sum.formula import PairSum
 
 Matrix = NDArray[np.float64]
 # Rows in one call of a model.

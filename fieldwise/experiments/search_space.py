@@ -19,7 +19,7 @@ from fieldwise.config.settings import Config, TrainSettings
 from fieldwise.data.schema import Layout
 from fieldwise.models import options
 from fieldwise.nn.trees import Trees
-from fieldwise.parts.interactions import KernelProduct
+from fieldwise.parts.kernel.formula import KernelProduct
 from fieldwise.train.loop import batch_size
 
 # Larger tables are too slow to be penalised whole, and updated whole, at every step.

@@ -11,20 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldwise.data.schema import Layout
-from fieldwise.export.products import attention_terms, features
 from fieldwise.graphs.features import dnn, summed
 from fieldwise.graphs.graph import Graph
-from fieldwise.graphs.lookups import Ids, Rows, vectors
+from fieldwise.graphs.lookups import Ids, Rows, pair_weights, vectors
 from fieldwise.graphs.plain_parts import Part
 from fieldwise.graphs.two_sides import PairTables, Side, Sides
+from fieldwise.parts.forms import features, forms, summands
 
 # Declares a table's array in the graph and returns its name there.
 Declare = Callable[[Graph, str, NDArray[Any]], str]
-# Sums of pairs, and the interaction that tells their summands.
-SUMMANDS = {"pair_sum": "inner", "kernel_sum": "kernel"}
 IDS, CONTEXT, LOGITS = "ids", "context", "logits"
-# The types that arrays have: tables in few bits or many, places, and all else.
-TABLES, PLACES, FLOATS = (np.float32, np.float16, np.int8), (np.int64,), (np.float32,)
+# The types that arrays have: tables in few bits or many, places, the bytes of a traced graph, and all else.
+TABLES, FLOATS = (np.float32, np.float16, np.int8), (np.float32,)
+OTHERS: dict[str, tuple[Any, ...]] = {"places": (np.int64,), "onnx": (np.int8,)}
 
 
 def layout_of(network: Part) -> Layout:
@@ -38,8 +37,9 @@ def check(network: Part, layout: Layout) -> None:
         raise ValueError("the exported network is not of the fields that its encoder has; export it again")
     for path, part in network.walk():
         for name, array in part.arrays.items():
-            kinds = TABLES if part.kind == "table" and name == "weight" else PLACES if name == "places" else FLOATS
-            if array.dtype not in kinds or (array.dtype == np.int8) != (name == "weight" and "scale" in part.arrays):
+            kinds = TABLES if part.kind == "table" and name == "weight" else OTHERS.get(name, FLOATS)
+            scaled = name == "onnx" or (name == "weight" and "scale" in part.arrays)
+            if array.dtype not in kinds or (array.dtype == np.int8) != scaled:
                 raise ValueError(f"the exported network has no {array.dtype} in '{path + name}'; export it again")
     for part in network.parts:
         if part.kind == "pair_table":
@@ -69,13 +69,25 @@ def tables_of(network: Part) -> dict[str, NDArray[Any]]:
 
 
 def is_exact(network: Part) -> bool:
-    """Whether the logit is a sum over fields and pairs of them: no DNN among the branches."""
-    return all(part.parts[1].kind == "sum" for part in network.parts if part.kind == "branch")
+    """Whether the logit is a sum over fields and pairs of them: nothing is traced, no DNN among the branches."""
+    classifiers = [part.parts[1].kind for part in network.parts if part.kind == "branch"]
+    return set(classifiers) <= {"sum"} and all(part.kind != "traced" for part in network.parts)
+
+
+def whole_part(network: Part) -> str:
+    """The name of a part that looks at all fields of a row at once, so that a ranking cannot be split; or nothing."""
+    traced = [part["of"] for part in network.parts if part.kind == "traced"]
+    whole = [part.kind for _, part in network.walk() if part.kind in forms() and forms()[part.kind].whole]
+    return next(iter(traced + whole), "")
 
 
 def graph_of(network: Part, declare: Declare, context: Sequence[int] = (), one_thread: bool = False) -> Any:
     """ids (B, C) -> logits (B,); with context fields, ids (B, C') of the others and context (1, C'') -> logits."""
     build = Build(network, declare, context)
+    if build.traced is not None:
+        logits = build.graph.inlined(build.traced.arrays["onnx"].tobytes(), build.looked_up(build.traced["inputs"]))
+        build.graph.output(logits, LOGITS, np.float32, ("rows",))
+        return build.graph.model()
     parts = []
     if build.linear is not None:
         parts += [build.graph.sum(value, [1, 2]) for value, _ in build.linear_weights()]
@@ -107,14 +119,8 @@ def terms_of(network: Part, declare: Declare) -> Any:
 
 def _pair_terms(interaction: Part, sides: Sides, pairs: int) -> str:
     """What each pair adds to the sum, (B, P)."""
-    graph = sides.graph
-    if interaction.kind == "attention":
-        (terms,), (shares,) = attention_terms(interaction, sides)
-        return graph.op("Mul", terms, shares)
-    if interaction.kind in SUMMANDS:
-        interaction = replace(interaction, kind=SUMMANDS[interaction.kind])
-    (block,) = features(interaction, sides)
-    return graph.sum(graph.reshape(block.value, [0, pairs, -1]), [2])
+    (block,) = summands(interaction, sides)
+    return sides.graph.sum(sides.graph.reshape(block.value, [0, pairs, -1]), [2])
 
 
 class Build:
@@ -128,6 +134,7 @@ class Build:
             self.ids.insert(0, Ids.of(self.graph, CONTEXT, sorted(context), self.layout, 1))
         found = {part.kind: part for part in network.parts}
         self.linear, self.pair_table, self.embedding = (found.get(k) for k in ("linear", "pair_table", "embedding"))
+        self.traced = found.get("traced")
         self.branches = [part for part in network.parts if part.kind == "branch"]
         names = {
             id(part): {name: declare(self.graph, path + name, array) for name, array in part.arrays.items()}
@@ -135,6 +142,19 @@ class Build:
             if part.kind == "table"
         }
         self.looked = Rows(self.graph, names)
+
+    def looked_up(self, names: Sequence[str]) -> list[str]:
+        """What a traced model is of, of whole rows: the ids, or linear weights (B, F, 1) and vectors (B, F, D)."""
+        (ids,), found = self.ids, {IDS: self.ids[0].value}
+        if self.linear is not None:
+            ((value, order),) = self.linear_weights()
+            found["linear"] = self.graph.take(value, np.argsort(order), 1)
+        if self.embedding is not None:
+            found["vectors"] = self._vectors(ids)
+        elif self.pair_table is not None:
+            pairs = range(self.layout.fields * (self.layout.fields - 1) // 2)
+            found["vectors"] = self.graph.op("Unsqueeze", pair_weights(self.looked, self.pair_table, ids, pairs), [2])
+        return [found[name] for name in names]
 
     def linear_weights(self) -> list[tuple[str, list[int]]]:
         """The weights (n, G, 1) of each side's fields, and their order."""

@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 from fieldwise.graphs.graph import Graph
 from fieldwise.graphs.plain_parts import Part
 
+# The place of a single feature.
+ONE = np.zeros(1, dtype=np.int64)
+
 
 @dataclass(frozen=True)
 class Block:

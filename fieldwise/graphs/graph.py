@@ -11,12 +11,14 @@ from fieldwise.config.errors import ConfigError
 
 OPSET, IR_VERSION = 18, 9
 SMALL = 4096
+INLINED = "inlined_"
 
 
 def load_onnx() -> Any:
     """The onnx package, or one line that says how to get it."""
     try:
         import onnx
+        import onnx.compose
         import onnx.helper
         import onnx.numpy_helper
     except ImportError:
@@ -73,6 +75,15 @@ class Graph:
             tensor.external_data.add(key=key, value=value)
         self.constants.append(tensor)
         return name
+
+    def inlined(self, model: bytes, inputs: list[str]) -> str:
+        """The operators of another model on values of this graph, its inputs in their order; its one result."""
+        found = self.onnx.compose.add_prefix(self.onnx.load_from_string(model), INLINED)
+        for value, into in zip(inputs, found.graph.input, strict=True):
+            self.nodes.append(self.onnx.helper.make_node("Identity", [value], [into.name]))
+        self.nodes += found.graph.node
+        self.constants += found.graph.initializer
+        return str(found.graph.output[0].name)
 
     def output(self, value: str, name: str, kind: Any, shape: tuple[int | str, ...]) -> None:
         self.nodes.append(self.onnx.helper.make_node("Identity", [value], [name]))

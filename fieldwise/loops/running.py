@@ -1,4 +1,4 @@
-"""Whether compiled loops can run, tensors as their arrays, and the threads that they run on (CPU, numba).
+"""Tensors as the arrays of compiled loops, and the threads that these run on (CPU, numba).
 
 Every row is written by one thread, in one order, so that the result does not depend on the number of threads.
 """
@@ -6,12 +6,10 @@ Every row is written by one thread, in one order, so that the result does not de
 from __future__ import annotations
 
 import ctypes
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,37 +21,6 @@ from torch import Tensor
 # Rows that are worth a thread of their own; fewer are done before the loops are loaded.
 ROWS_PER_THREAD = 100
 BODY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-_switched_off: list[bool] = []
-
-
-def available(*tensors: Tensor) -> bool:
-    """Whether the compiled kernel can take these tensors."""
-    kinds = {tensor.dtype for tensor in tensors}
-    plain = all(tensor.device.type == "cpu" and tensor.is_contiguous() for tensor in tensors)
-    return plain and len(kinds) == 1 and kinds <= {torch.float32, torch.float64} and _compiles() and not _switched_off
-
-
-@contextmanager
-def switched_off() -> Iterator[None]:
-    """Within, no compiled loop is taken: all goes the plain way, as what the loops are compared with must."""
-    _switched_off.append(True)
-    try:
-        yield
-    finally:
-        _switched_off.pop()
-
-
-def computes(tensor: Tensor) -> bool:
-    """Whether compiled loops can take this tensor: as `available`, or bfloat16."""
-    return available(tensor.view(-1)[:1].float() if tensor.dtype == torch.bfloat16 else tensor)
-
-
-def worth(v: Tensor) -> bool:
-    """Whether a batch (B, ...) is for compiled loops: many rows, and nobody who traces the model to write it down."""
-    # Asked first: a look at the number of rows would bind an exported model to it.
-    if torch.compiler.is_compiling():
-        return False
-    return v.shape[0] >= ROWS_PER_THREAD and available(v.detach()[:1].contiguous())
 
 
 def array(tensor: Tensor) -> NDArray[Any]:
@@ -126,9 +93,3 @@ def _openmp() -> Any:
     if parallel is not None:
         parallel.argtypes, parallel.restype = [BODY, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint], None
     return parallel
-
-
-@cache
-def _compiles() -> bool:
-    """Whether numba is there and not switched off (FIELDWISE_NUMBA=0)."""
-    return os.environ.get("FIELDWISE_NUMBA") != "0" and find_spec("numba") is not None

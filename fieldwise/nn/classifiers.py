@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
 from fieldwise.config.errors import ConfigError, unknown
 from fieldwise.config.options import check_dropout, check_sizes
-from fieldwise.loops import gpu
+from fieldwise.graphs.plain_parts import Part
 from fieldwise.parts.affine.formula import affine
-from fieldwise.parts.norm.compiled import layer_norm_relu, takes
-from fieldwise.parts.norm.formula import EPSILON, activation
+from fieldwise.parts.interactions import array
+from fieldwise.parts.norm.formula import activated
+from fieldwise.parts.norm.norms import EPSILON, activation
+from fieldwise.parts.ways import Way, chosen, no_score_kernels
 
 NORMS = ("layer", "batch", "weight", "none")
 
@@ -23,6 +28,10 @@ class Sum(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         return features.sum(dim=1)
+
+    def plain_part(self) -> Part:
+        """As that of an interaction."""
+        return Part("sum")
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,21 @@ class Layers:
         check_dropout(self.dropout)
 
 
+def _no_kernels(part: DNN, features: Tensor) -> str:
+    return no_score_kernels(part, features) if part.common else "not layer norm with ReLU"
+
+
+def _by_triton(part: DNN, features: Tensor) -> Tensor:
+    from fieldwise.parts.norm.triton import layers
+
+    affines = [layer for layer in part.layers if isinstance(layer, nn.Linear)]
+    norms = [layer for layer in part.layers if isinstance(layer, nn.LayerNorm)]
+    return layers(features, list(zip(affines[:-1], norms, strict=True)), affines[-1])
+
+
+TRITON = Way("Triton, for scores", _no_kernels, _by_triton)
+
+
 class DNN(nn.Module):
     """Fully connected layers and one output: (B, width) -> (B,).
 
@@ -57,7 +81,7 @@ class DNN(nn.Module):
                 layers.append(nn.Dropout(options.dropout))
             width = out
         self.layers = nn.Sequential(*layers, affine(width, 1))
-        # Layers that a GPU's kernel for scores knows.
+        # Layers that the GPU's kernel for scores knows.
         self.common = options.norm == "layer" and options.activation == "relu" and min(options.hidden, default=1) > 1
 
     @property
@@ -65,23 +89,40 @@ class DNN(nn.Module):
         bias: Tensor = self.layers[-1].bias  # type: ignore[assignment]
         return bias
 
+    @chosen(TRITON)
     def forward(self, features: Tensor) -> Tensor:
-        if self.common and gpu.scores(self, features):
-            from fieldwise.parts.triton_scores import layers as scored
-
-            affines = [part for part in self.layers if isinstance(part, nn.Linear)]
-            norms = [part for part in self.layers if isinstance(part, nn.LayerNorm)]
-            return scored(features, list(zip(affines[:-1], norms, strict=True)), affines[-1])
-        x, fused = features, False
-        layers = list(self.layers)
-        for layer, following in zip(layers, [*layers[1:], None], strict=True):
-            if fused:
-                fused = False
-            elif isinstance(layer, nn.LayerNorm) and takes(layer, following, x):
-                x, fused = layer_norm_relu(x, layer), True
-            else:
-                x = layer(x)
+        x, layers = features, iter(self.layers)
+        for layer in layers:
+            x = activated(x, layer, next(layers)) if isinstance(layer, nn.LayerNorm) else layer(x)
         return x.squeeze(1)
+
+    def plain_part(self) -> Part | None:
+        """As that of an interaction; batch norm and weight norm are folded into the layers' weights."""
+        layers: list[Part] = []
+        for layer in self.layers:
+            if isinstance(layer, nn.Linear):
+                weights = {"weight": array(layer.weight).T, "bias": array(layer.bias)}
+                layers.append(Part("layer", {"norm": False, "activation": ""}, weights))
+            elif isinstance(layer, nn.LayerNorm):
+                layers[-1].settings["norm"] = True
+                layers[-1].arrays.update(gain=array(layer.weight), shift=array(layer.bias))
+            elif isinstance(layer, nn.BatchNorm1d):
+                _fold(layer, layers[-1].arrays)
+            elif not isinstance(layer, nn.Dropout):
+                layers[-1].settings["activation"] = type(layer).__name__.capitalize()
+        return Part("dnn", {"epsilon": EPSILON}, parts=tuple(layers))
+
+
+def _fold(norm: nn.BatchNorm1d, arrays: dict[str, NDArray[Any]]) -> None:
+    """Batch norm with its running statistics is an affine map: it goes into the layer before it."""
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    mean, variance, gain, shift = (
+        array(value).astype(np.float64) for value in (norm.running_mean, norm.running_var, norm.weight, norm.bias)
+    )
+    gain = gain / np.sqrt(variance + norm.eps)
+    arrays["weight"] = (arrays["weight"] * gain).astype(np.float32)
+    arrays["bias"] = ((arrays["bias"] - mean) * gain + shift).astype(np.float32)
 
 
 class BatchNorm(nn.BatchNorm1d):

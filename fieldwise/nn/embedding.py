@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from fieldwise.config.errors import ConfigError
 from fieldwise.data.schema import Layout
-from fieldwise.loops import gpu
 from fieldwise.parts.initial import embedding_
+from fieldwise.parts.ways import Way, chosen, no_triton
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,17 @@ def runs_of(layout: Layout) -> list[Run]:
     return [Run(len(list(group)), *kind) for kind, group in itertools.groupby(kinds)]
 
 
+def rows_of(ids: Tensor, *tables: Table) -> tuple[Tensor, ...]:
+    """Rows of one or two tables of the same fields at once, by the GPU's kernel."""
+    from fieldwise.loops.triton_rows import Rows
+
+    found: tuple[Tensor, ...] = Rows.apply(ids, tables[0].offsets, *(table.weight for table in tables))  # type: ignore[no-untyped-call]
+    return found
+
+
+TRITON = Way("Triton", lambda table, ids: no_triton(table.weight), lambda table, ids: rows_of(ids, table)[0])
+
+
 class Table(nn.Module):
     """Rows of one size for some fields: their id columns (B, C) -> (B, F, D).
 
@@ -120,19 +131,10 @@ class Table(nn.Module):
         ]
         return torch.cat(means, dim=1)
 
+    @chosen(TRITON)
     def _rows(self, ids: Tensor) -> Tensor:
         """A row for each id (B, n), counted from its field's first: (B, n, D)."""
-        if gpu.takes(self.weight):
-            return rows_of(ids, self)[0]
         return functional.embedding(ids + self.offsets, self.weight, sparse=True)
-
-
-def rows_of(ids: Tensor, *tables: Table) -> tuple[Tensor, ...]:
-    """Rows of one or two tables of the same fields at once, by the GPU's kernel."""
-    from fieldwise.loops.triton_rows import Rows
-
-    found: tuple[Tensor, ...] = Rows.apply(ids, tables[0].offsets, *(table.weight for table in tables))  # type: ignore[no-untyped-call]
-    return found
 
 
 class Embedding(nn.Module):

@@ -11,10 +11,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from fieldwise.config.errors import BundleError
-from fieldwise.loops import gpu
 from fieldwise.nn.crosses import PairTable
 from fieldwise.nn.embedding import Embedding, Linear, Table, rows_of
+from fieldwise.nn.shallow_scores import SHALLOW
 from fieldwise.parts.interactions import Interaction
+from fieldwise.parts.ways import Way, chosen, no_triton
 from fieldwise.parts.weights import Packed
 
 
@@ -32,6 +33,28 @@ class Branch(nn.Module):
     def forward(self, v: Tensor) -> Tensor:
         logits: Tensor = self.classifier(self.interaction(v))
         return logits
+
+
+def _tables(model: Model) -> tuple[Table, Table] | None:
+    """The vectors' table and the linear part's, where both look up the same rows."""
+    if model.linear is None or not isinstance(model.embedding, Embedding) or len(model.embedding.tables) > 1:
+        return None
+    vectors, linear = model.embedding.tables[0], model.linear.weights
+    assert isinstance(vectors, Table)
+    return None if linear.layout.has_sets else (vectors, linear)
+
+
+def _not_at_once(model: Model, ids: Tensor) -> str:
+    both = _tables(model)
+    return "not two tables of the same rows" if both is None else no_triton(*(table.weight for table in both))
+
+
+def _at_once(model: Model, ids: Tensor) -> dict[str, Tensor]:
+    vectors, linear = rows_of(ids, *(_tables(model) or ()))
+    return {"vectors": vectors, "linear": linear}
+
+
+BOTH_TABLES = Way("Triton, both tables at once", _not_at_once, _at_once)
 
 
 class Model(nn.Module):
@@ -53,26 +76,15 @@ class Model(nn.Module):
         own: list[Tensor | None] = [getattr(part, "bias", None) for part in parts]
         return next((bias for bias in own if bias is not None), None)
 
+    @chosen(BOTH_TABLES)
     def lookup(self, ids: Tensor) -> dict[str, Tensor]:
         """The rows' linear weights (B, F, 1) and vectors (B, F, D) or pairs' weights (B, P, 1), whichever it has."""
         found = {}
-        both = self._both_tables()
-        if both is not None and gpu.takes(*(table.weight for table in both)):
-            found["vectors"], found["linear"] = rows_of(ids, *both)
-            return found
         if self.linear is not None:
             found["linear"] = self.linear.weights(ids)
         if self.embedding is not None:
             found["vectors"] = self.embedding(ids)
         return found
-
-    def _both_tables(self) -> tuple[Table, Table] | None:
-        """The vectors' table and the linear part's, where both look up the same rows: a GPU does them at once."""
-        if self.linear is None or not isinstance(self.embedding, Embedding) or len(self.embedding.tables) > 1:
-            return None
-        vectors, linear = self.embedding.tables[0], self.linear.weights
-        assert isinstance(vectors, Table)
-        return None if linear.layout.has_sets else (vectors, linear)
 
     def combine(self, found: dict[str, Tensor]) -> Tensor:
         """What `lookup` found -> logits (B,)."""
@@ -86,13 +98,9 @@ class Model(nn.Module):
         return self.combine(self.lookup(ids))
 
     @torch.inference_mode()
+    @chosen(SHALLOW)
     def logits(self, ids: NDArray[np.int32]) -> NDArray[np.float32]:
         """The same from and to numpy, with dropout and batch statistics off."""
-        from fieldwise.nn.shallow_scores import scores
-
-        fast = scores(self, ids)
-        if fast is not None:
-            return fast.astype(np.float32, copy=False)
         was_training, device = self.training, next(self.parameters()).device
         found: NDArray[np.float32] = self.eval()(torch.from_numpy(ids).to(device)).float().cpu().numpy()
         self.train(was_training)

@@ -12,7 +12,9 @@ from torch import Tensor
 from fieldwise.loops import running
 from fieldwise.nn.classifiers import Sum
 from fieldwise.nn.embedding import Embedding, Table
-from fieldwise.parts.interactions import FieldAwareProduct, PairSum
+from fieldwise.parts.field_aware.formula import FieldAwareProduct
+from fieldwise.parts.pair_sum.formula import PairSum
+from fieldwise.parts.ways import Way, no_loops
 
 if TYPE_CHECKING:
     from fieldwise.nn.model import Model
@@ -37,19 +39,24 @@ def tables_of(model: Model) -> list[Table]:
     return [part for part in model.modules() if isinstance(part, Table)]
 
 
-def scores(model: Model, ids: NDArray[np.int32]) -> NDArray[np.floating[Any]] | None:
-    """The logits of ids (n, F), (n,); None where the loops cannot take the model or the ids."""
-    if not len(ids) or not is_shallow(model):
-        return None
-    weights = [table.weight.detach() for table in tables_of(model)]
-    layout = tables_of(model)[0].layout
-    if not running.available(*(weight[:1] for weight in weights)) or weights[0].stride(1) != 1:
-        return None
-    # What no table has is for the plain way to refuse.
-    if ids.shape[1] != layout.fields or ids.min() < 0 or (ids.max(axis=0) >= np.array(layout.sizes)).any():
-        return None
+def no_scores(model: Model, ids: NDArray[np.int32]) -> str:
+    """Against the loops for this model and ids (n, F)."""
+    if not is_shallow(model):
+        return "not LR, FM or FFM over fields of one id"
+    weights, layout = [table.weight.detach() for table in tables_of(model)], tables_of(model)[0].layout
+    refused = no_loops(*(weight[:1] for weight in weights))
+    if refused or weights[0].stride(1) != 1:
+        return refused or "not contiguous"
+    # What no table has is for the formula to refuse.
+    known = len(ids) and ids.shape[1] == layout.fields and ids.min() >= 0
+    return "" if known and (ids.max(axis=0) < np.array(layout.sizes)).all() else "ids that no table has"
+
+
+def scores(model: Model, ids: NDArray[np.int32]) -> NDArray[np.floating[Any]]:
+    """The logits of ids (n, F): (n,)."""
     from fieldwise.nn import score_loops as loops
 
+    weights, layout = [table.weight.detach() for table in tables_of(model)], tables_of(model)[0].layout
     vectors: Any = model.embedding.tables[0].weight if isinstance(model.embedding, Embedding) else None
     linear: Any = model.linear.weights.weight if model.linear is not None else None
     product = model.branches[0].interaction if vectors is not None else None
@@ -72,3 +79,6 @@ def _flat(weight: Tensor | None, others: list[Tensor]) -> tuple[NDArray[Any], in
     shown, apart = (others[0], 0) if weight is None else (weight.detach(), weight.stride(0))
     reach = (shown.shape[0] - 1) * shown.stride(0) + shown.shape[1]
     return shown.as_strided((reach,), (1,)).numpy(), apart
+
+
+SHALLOW = Way("compiled loops", no_scores, lambda model, ids: scores(model, ids).astype(np.float32, copy=False))

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from fieldwise.config.errors import ConfigError, unknown
-from fieldwise.loops import gpu, running
 from fieldwise.optim.adam_rows import adam_rows
 from fieldwise.optim.gpu_rows import GpuRows
 from fieldwise.optim.rows import Group, Orders, RowOptimizer, check, order_of, power
+from fieldwise.parts.ways import no_loops, no_triton
 
 EPS_MODES = ("textbook", "hat")
 SPARSE_MODES = ("paper", "lazy", "dense")
@@ -84,7 +84,7 @@ class Adam(RowOptimizer):
         tables = weight, state["mean"], state["square"]
         if weight.dim() != 2 or not len(values):
             return False
-        if not running.available(*tables, values):
+        if no_loops(*tables, values):
             return False
         rate, eps = self.rate_and_eps(group)
         adam_rows(
@@ -137,7 +137,7 @@ class Adam(RowOptimizer):
 
     def can_be_captured(self, group: Group) -> bool:
         """Whether all numbers of a step that change can come from `captured`, and no shape depends on the ids."""
-        plain = all(gpu.takes(weight) for weight in group["params"])
+        plain = not any(no_triton(weight) for weight in group["params"])
         return plain and self.eps_mode == "textbook" and self.by_rows
 
     def rate_and_eps(self, group: Group) -> tuple[float, float]:
@@ -159,4 +159,4 @@ def _for_gpu(weight: Tensor) -> bool:
     """Whether the GPU's kernels can take this table and its gradient, which is sparse."""
     assert weight.grad is not None
     values = weight.grad._values()
-    return weight.dim() == 2 and len(values) > 0 and gpu.takes(weight, values)
+    return weight.dim() == 2 and len(values) > 0 and not no_triton(weight, values)

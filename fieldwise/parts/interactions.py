@@ -1,26 +1,20 @@
-"""From field vectors (B, F, D) to features (B, H): products of pairs, and what all ways to combine fields share.
+"""From field vectors (B, F, D) to features (B, H): what all ways to combine fields share. Each has a folder of its own.
 
 Pairs (i, j), i < j, come in the order (0,1), (0,2) ... (0,F-1), (1,2) ...; P = F(F-1)/2.
-Micro networks, attention and convolutions have files of their own.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fieldwise.config import memory
-from fieldwise.config.errors import ConfigError, TooLarge, unknown
-from fieldwise.config.options import check_sizes
-from fieldwise.loops import gpu, running
-from fieldwise.parts.inner import compiled as inner_products
-from fieldwise.parts.kernel.compiled import KernelProducts
-from fieldwise.parts.kernel.sums import KernelSums, diagonal_sums
-from fieldwise.parts.norm.formula import EPSILON
-from fieldwise.parts.weights import Plain, weights
+from fieldwise.config.errors import ConfigError, TooLarge
+from fieldwise.graphs.plain_parts import Part
 
 
 def pairs(fields: int) -> tuple[Tensor, Tensor]:
@@ -54,6 +48,10 @@ class Interaction(nn.Module):
     def numbers(self) -> int:
         """How many numbers of a row it holds at least while it is computed: its features."""
         return self.width
+
+    def plain_part(self) -> Part | None:
+        """Its weights for the ONNX form in its folder; None where it has none. Asked by `plain_part_of`."""
+        return None
 
 
 def one_size(part: nn.Module, dims: Sequence[int]) -> int:
@@ -98,207 +96,15 @@ class Pairwise(Interaction):
         return by_field.index_select(0, self.first), by_field.index_select(0, self.second)
 
 
-class Flatten(Interaction):
-    """All vectors one after the other: no interaction, the DNN's plain input."""
-
-    places: Tensor | None
-
-    def __init__(self, dims: Sequence[int]) -> None:
-        super().__init__()
-        self.width, filled = sum(dims), mask_of(dims)
-        places = None if filled is None else filled.flatten().nonzero().squeeze(1)
-        self.register_buffer("places", places, persistent=False)
-
-    def forward(self, v: Tensor) -> Tensor:
-        return v.flatten(1) if self.places is None else v.flatten(1).index_select(1, self.places)
+def plain_part_of(part: nn.Module) -> Part | None:
+    """The plain part of an interaction or classifier; None where its class has none that is of its own formula."""
+    formula, plain = (
+        next((each for each in type(part).__mro__ if name in vars(each)), None) for name in ("forward", "plain_part")
+    )
+    return part.plain_part() if formula is plain else None  # type: ignore[operator]
 
 
-class Concat(Interaction):
-    """Several interactions side by side."""
-
-    def __init__(self, *parts: Interaction) -> None:
-        super().__init__()
-        self.parts = nn.ModuleList(parts)
-        self.width = sum(part.width for part in parts)
-
-    @property
-    def name(self) -> str:
-        return ", ".join(str(part.name) for part in self.parts)
-
-    def forward(self, v: Tensor) -> Tensor:
-        return torch.cat([part(v) for part in self.parts], dim=1)
-
-
-class Normed(Interaction):
-    """Layer norm on an interaction's features (section 4.4)."""
-
-    def __init__(self, part: Interaction) -> None:
-        super().__init__()
-        self.part, self.width = part, part.width
-        self.norm = nn.LayerNorm(part.width, eps=EPSILON)
-
-    @property
-    def name(self) -> str:
-        return f"{self.part.name} with layer norm"
-
-    def forward(self, v: Tensor) -> Tensor:
-        features: Tensor = self.norm(self.part(v))
-        return features
-
-
-def normed(part: Interaction, wanted: bool) -> Interaction:
-    """The part, with a layer norm on its features if wanted; a single feature's norm would always be 0."""
-    return Normed(part) if wanted and part.width > 1 else part
-
-
-class PairSum(Interaction):
-    """The sum of all pairs' inner products in O(F D), FM's second-order part (eq. 3): width 1."""
-
-    width = 1
-
-    def __init__(self, dims: Sequence[int]) -> None:
-        super().__init__()
-        one_size(self, dims)
-
-    def forward(self, v: Tensor) -> Tensor:
-        if gpu.scores(self, v):
-            from fieldwise.parts.triton_scores import pair_sums
-
-            return pair_sums(v)
-        return 0.5 * (v.sum(dim=1).square() - v.square().sum(dim=1)).sum(dim=1, keepdim=True)
-
-
-class InnerProduct(Pairwise):
-    """Inner products of all pairs: width P."""
-
-    def __init__(self, dims: Sequence[int]) -> None:
-        super().__init__(dims)
-        self.width = self.pairs
-
-    def forward(self, v: Tensor) -> Tensor:
-        if running.worth(v):
-            fast: Tensor = inner_products.InnerProducts.apply(v)  # type: ignore[no-untyped-call]
-            return fast
-        return self.plain(v)
-
-    def plain(self, v: Tensor) -> Tensor:
-        """By the whole square of products, what the faster way equals."""
-        places = self.first * v.shape[1] + self.second
-        return torch.bmm(v, v.transpose(1, 2)).flatten(1).index_select(1, places)
-
-
-class KernelProduct(Pairwise):
-    """Kernel products v_i^T K_ij v_j of all pairs (eq. 11): width P.
-
-    kernel `mat`: K_ij is D x D, or k_i x k_j where sizes differ; `vec`: diagonal; `num`: one number for each
-    pair. They start as the identity, so that the model starts as its inner-product relative, or, `mat` alone,
-    uniform in +-sqrt(3/D).
-    """
-
-    l2_group = "kernels"
-    KERNELS = ("mat", "vec", "num")
-    INITS = ("identity", "uniform")
-
-    def __init__(self, dims: Sequence[int], kernel: str = "mat", init: str = "identity") -> None:
-        for kind, found, known in (("kernel", kernel, self.KERNELS), ("kernel start", init, self.INITS)):
-            if found not in known:
-                raise ConfigError(unknown(kind, found, known))
-        if init == "uniform" and kernel != "mat":
-            raise ConfigError(f"kernel start 'uniform' is for kernel 'mat', found kernel '{kernel}'")
-        super().__init__(dims, any_sizes=kernel == "mat")
-        self.width, self.kind, dim = self.pairs, kernel, max(dims)
-        shape = {"mat": (self.pairs, dim, dim), "vec": (self.pairs, 1, dim), "num": (self.pairs, 1, 1)}[kernel]
-        start = torch.ones(shape)
-        if init == "uniform":
-            start.uniform_(-math.sqrt(3 / dim), math.sqrt(3 / dim))
-        elif kernel == "mat":
-            start = torch.eye(dim).expand(shape)
-        filled = mask_of(dims)
-        mask = None if filled is None else filled[self.first][:, :, None] & filled[self.second][:, None, :]
-        self.kernel = weights(start, mask)
-
-    def forward(self, v: Tensor) -> Tensor:
-        if self.kind == "mat" and isinstance(self.kernel, Plain) and gpu.fuses(v, self._tile):
-            from fieldwise.parts.kernel.triton import kernel_products
-
-            products: Tensor = kernel_products(by_field(v), gpu.computed(self.kernel()), self.first, self.second)
-            return products.T
-        kernel = self.kernel()
-        if self.compiles(v):
-            fast: Tensor = KernelProducts.apply(v, kernel)  # type: ignore[no-untyped-call]
-            return fast
-        return self.plain(v, kernel)
-
-    def compiles(self, v: Tensor) -> bool:
-        """Whether compiled loops are for these vectors."""
-        return self.kind == "mat" and running.worth(v) and v.dtype == self.kernel.entries.dtype
-
-    @property
-    def _tile(self) -> int:
-        wide = gpu.padded(self.kernel().shape[2])
-        return wide * (wide + gpu.ROWS)
-
-    def plain(self, v: Tensor, kernel: Tensor) -> Tensor:
-        """Pair by pair, what the faster way equals."""
-        p, q = self.sides(v)
-        projected = torch.bmm(p, kernel) if self.kind == "mat" else p * kernel
-        return (projected * q).sum(dim=2).T
-
-
-class KernelSum(KernelProduct):
-    """The sum of all pairs' kernel products, KFM's second-order part (eq. 11): width 1."""
-
-    def __init__(self, dims: Sequence[int], kernel: str = "mat", init: str = "identity") -> None:
-        super().__init__(dims, kernel, init)
-        self.width = 1
-
-    def forward(self, v: Tensor) -> Tensor:
-        # Without gradients the products themselves, half of what the large matrix multiplies, are faster.
-        if torch.is_grad_enabled() and self.compiles(v):
-            found: Tensor = KernelSums.apply(v, self.kernel())  # type: ignore[no-untyped-call]
-            return found
-        if self.kind != "mat" and running.worth(v):
-            with torch.autocast("cpu", enabled=False):
-                return diagonal_sums(v, self.kernel())
-        return self.products(v).sum(dim=1, keepdim=True)
-
-    def products(self, v: Tensor) -> Tensor:
-        """The summands, pair by pair: (B, P)."""
-        return super().forward(v)
-
-
-def by_field(v: Tensor) -> Tensor:
-    """v (B, F, D) -> (F, B, D), as the GPU's kernels over pairs take it."""
-    return gpu.computed(v).transpose(0, 1).contiguous()
-
-
-class FieldAwareProduct(Pairwise):
-    """FFM's products (eq. 4): each vector (F-1)*k holds one part for each other field: width P.
-
-    The part of field i for field j is number j-1 if j > i, else j: a field has no part for itself.
-    """
-
-    def __init__(self, fields: int, dim: int, scale: float = 1.0) -> None:
-        check_sizes("dim", [dim])
-        super().__init__([dim] * fields)
-        self.width, self.fields, self.dim, self.scale = self.pairs, fields, dim, scale
-
-    def forward(self, v: Tensor) -> Tensor:
-        if gpu.scores(self, v):
-            from fieldwise.parts.triton_scores import field_products
-
-            return field_products(v, self.first, self.second, self.scale)
-        parts = v.unflatten(2, (self.fields - 1, self.dim))
-        products: Tensor = parts[:, self.first, self.second - 1] * parts[:, self.second, self.first]
-        return products.sum(dim=2) * self.scale
-
-
-class PairWeights(Pairwise):
-    """The explicit weights of a row's pairs (B, P, 1), as they are: width P."""
-
-    def __init__(self, fields: int) -> None:
-        super().__init__([1] * fields)
-        self.width = self.pairs
-
-    def forward(self, weights: Tensor) -> Tensor:
-        return weights.flatten(1)
+def array(tensor: Tensor) -> NDArray[Any]:
+    """The numbers of a weight, for its plain part."""
+    found: NDArray[Any] = tensor.detach().cpu().numpy()
+    return found

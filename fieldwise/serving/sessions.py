@@ -19,7 +19,6 @@ from fieldwise.config.settings import Config
 from fieldwise.data.schema import Layout
 from fieldwise.export import network
 from fieldwise.export.export import FACTS, network_folder
-from fieldwise.export.products import WHOLE
 from fieldwise.graphs import plain_parts
 from fieldwise.nn.trees import Trees, gbdt
 
@@ -56,8 +55,8 @@ class NetworkScorer:
         self.tables = str(read_json(folder / FACTS)["tables"])
         self._arrays = network.tables_of(self.network)
         self.exact = network.is_exact(self.network)
-        found = [part.kind for _, part in self.network.walk() if part.kind in WHOLE]
-        self.whole = f"its {found[0]} looks at all fields of a row at once" if found else ""
+        found = network.whole_part(self.network)
+        self.whole = f"its {found} looks at all fields of a row at once" if found else ""
         self._rows = self._session(network.graph_of(self.network, network.as_input))
         self._terms: Any = None
         self._splits: OrderedDict[tuple[int, ...], Any] = OrderedDict()

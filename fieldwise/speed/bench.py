@@ -22,7 +22,7 @@ from fieldwise.config.settings import Config, TrainSettings
 from fieldwise.data.batches import Batch, batches
 from fieldwise.data.dataset import Part
 from fieldwise.data.schema import Layout
-from fieldwise.models import build
+from fieldwise.models import MODELS, build, options
 from fieldwise.nn.model import Model
 from fieldwise.speed.ceilings import PeakMemory, ceilings, machine, synchronize
 from fieldwise.speed.costs import bytes_per_row, flops_per_row
@@ -30,22 +30,29 @@ from fieldwise.train.steps import STAGES, CapturedStep, Step, make_step
 
 FIELDS = 39
 WARM_UP = 4  # steps
-DEEP: dict[str, Any] = {"dim": 20, "hidden": (700,) * 5, "dropout": 0.0}
-SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
-    "lr": ("lr", {}),
-    "fm": ("fm", {"dim": 20}),
-    "ffm": ("ffm", {"dim": 4}),
-    "ffm-k1": ("ffm", {"dim": 1}),
-    "kfm": ("kfm", {"dim": 20}),
-    "nifm": ("nifm", {"dim": 20, "subnet": (40, 1)}),
-    "afm": ("afm", {"dim": 20, "attention": 16}),
-    "fnn": ("fnn", DEEP),
-    "ccpm": ("ccpm", {"dim": 20, "dropout": 0.0}),
-    "deepfm": ("deepfm", DEEP),
-    "ipnn": ("ipnn", DEEP),
-    "kpnn": ("kpnn", DEEP),
-    "pin": ("pin", DEEP | {"subnet": (40, 5)}),
+# Table 10's shape, for all models that have such options, and where one has another.
+SHAPE: dict[str, Any] = {"dim": 20, "hidden": (700,) * 5, "dropout": 0.0, "subnet": (40, 5), "attention": 16}
+OTHERS: dict[str, dict[str, Any]] = {
+    "ccpm": {"hidden": (256, 256, 256)},
+    "ffm": {"dim": 4},
+    "ffm-k1": {"dim": 1},
+    "nifm": {"subnet": (40, 1)},
+    "poly2": {"buckets": 2**12},
 }
+VARIANTS = {"ffm-k1": "ffm"}
+
+
+def names() -> list[str]:
+    """What can be measured: every registered network, and some with other options."""
+    return [*MODELS, *VARIANTS]
+
+
+def shape_of(name: str) -> tuple[str, dict[str, Any]]:
+    """The model of that name, and its options here."""
+    if name not in names():
+        raise ConfigError(unknown("model of the bench", name, names()))
+    model = VARIANTS.get(name, name)
+    return model, {key: value for key, value in SHAPE.items() if key in options(model)} | OTHERS.get(name, {})
 
 
 @dataclass(frozen=True)
@@ -69,11 +76,10 @@ class Setting:
         object.__setattr__(self, "train", settings)
 
 
-def run(names: Sequence[str], vocabularies: Sequence[int], setting: Setting) -> Iterator[dict[str, Any]]:
+def run(asked: Sequence[str], vocabularies: Sequence[int], setting: Setting) -> Iterator[dict[str, Any]]:
     """What the machine is and can do at most, then the figures of each model and vocabulary, as they are found."""
-    for name in names:
-        if name not in SHAPES:
-            raise ConfigError(unknown("model of the bench", name, SHAPES))
+    for name in asked:
+        shape_of(name)
     if min(vocabularies) < 2 * FIELDS:
         raise ConfigError(f"--vocab needs at least two categories a field, {2 * FIELDS}, found {min(vocabularies)}")
     device = device_of(setting.device)
@@ -84,7 +90,7 @@ def run(names: Sequence[str], vocabularies: Sequence[int], setting: Setting) -> 
         # Whole batches: a smaller one at the end of an epoch is a plain step, not the captured one that is timed.
         rows = max(1, min(setting.rows, 500_000) // setting.batch) * setting.batch
         part = drawn_rows(layout, rows, setting.seed)
-        for name in names:
+        for name in asked:
             yield measure(name, layout, part, setting, most)
 
 
@@ -101,13 +107,18 @@ def drawn_rows(layout: Layout, rows: int, seed: int) -> Part:
     return Part(ids.astype(np.int32), (random.random(rows) < 0.25).astype(np.uint8))
 
 
+def _built(name: str, layout: Layout) -> Model:
+    model_name, settings = shape_of(name)
+    model = build(model_name, layout, settings)
+    assert isinstance(model, Model)
+    return model
+
+
 def made_model(name: str, layout: Layout, setting: Setting) -> Model:
     """A model of this shape, on the device, as the seed starts it."""
-    model_name, options = SHAPES[name]
     torch.manual_seed(setting.seed)
     with device_of(setting.device):  # a large table is filled there, and never on the host
-        model = build(model_name, layout, options)
-    assert isinstance(model, Model)
+        model = _built(name, layout)
     return model.to(device_of(setting.device)).train()
 
 
@@ -115,7 +126,7 @@ def made_step(
     name: str, layout: Layout, setting: Setting, train: TrainSettings | None = None, total: int = 10**6
 ) -> Step:
     """The step of `train` for a model of this shape; `train` are other settings than the bench's."""
-    config = Config(*SHAPES[name], train or setting.train, setting.seed, setting.device)
+    config = Config(*shape_of(name), train or setting.train, setting.seed, setting.device)
     return make_step(made_model(name, layout, setting), config, total)
 
 
@@ -135,7 +146,7 @@ def measure(name: str, layout: Layout, part: Part, setting: Setting, most: dict[
     scored, _ = clock.time(lambda: _scores(step, ids, setting, setting.rows))
     peak = memory.read()
     small = Layout.of([2] * FIELDS)
-    flops = flops_per_row(build(*SHAPES[name][:1], small, SHAPES[name][1]), small)  # type: ignore[arg-type]
+    flops = flops_per_row(_built(name, small), small)
     moved = bytes_per_row(step.model, step.optimizer, part.ids[: setting.batch], layout)
     speed = count * setting.batch / wall
     return {

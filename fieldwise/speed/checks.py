@@ -28,11 +28,13 @@ from fieldwise.bundle.scoring import SCORE_ROWS, device_of, score
 from fieldwise.data.dataset import Part
 from fieldwise.data.schema import Layout
 from fieldwise.evaluation import metrics
-from fieldwise.loops import gpu, running
 from fieldwise.nn.model import Model
 from fieldwise.optim import Adam
-from fieldwise.parts.interactions import KernelProduct
+from fieldwise.parts.kernel import gpu as kernel
+from fieldwise.parts.kernel.formula import KernelProduct
+from fieldwise.parts.micro import gpu as micro
 from fieldwise.parts.micro.formula import MicroNetwork
+from fieldwise.parts.ways import formulas_alone
 from fieldwise.speed.bench import FIELDS, Setting, layout_of, made_model, made_step
 from fieldwise.train.steps import Step
 
@@ -49,7 +51,8 @@ class Rounded(MicroNetwork):
     rounds = False
 
     def forward(self, v: Tensor) -> Tensor:
-        return self.plain(v) if self.rounds else super().forward(v)
+        with formulas_alone() if self.rounds else nullcontext():
+            return super().forward(v)
 
     def both(self, p: Tensor, q: Tensor) -> Tensor:
         exact = p * q
@@ -133,7 +136,7 @@ def adam_error(dim: int, device: torch.device) -> float:
         for table, optimizer in zip(tables, optimizers, strict=True):
             shape, numbers = table.shape, values.to(table.dtype)
             table.grad = torch.sparse_coo_tensor(ids[None], numbers, shape, check_invariants=False)
-            with running.switched_off() if table.dtype == torch.float64 else nullcontext():
+            with formulas_alone() if table.dtype == torch.float64 else nullcontext():
                 optimizer.step()
     return error(tables[0] - start, tables[1] - start.double())
 
@@ -146,9 +149,10 @@ def part_errors(make: Make, precision: str, device: torch.device, shape: Shape) 
 
 def fused(make: Make, device: torch.device, shape: Shape) -> bool:
     """Whether bf16 is more than autocast's: on a GPU the kernels leave parts whose matrices are too large to it."""
-    part: Any = make(shape)
+    part = make(shape)
     with torch.autocast(device.type, torch.bfloat16):
-        return device.type == "cpu" or gpu.fuses(torch.empty(1, device=device), part._tile)
+        way = kernel.TRITON if isinstance(part, KernelProduct) else micro.TRITON
+        return device.type == "cpu" or not way.against(part, torch.empty(1, device=device))
 
 
 def compared(make: Make, precision: str, device: torch.device, shape: Shape) -> list[tuple[Tensor, Tensor]]:
@@ -167,7 +171,7 @@ def compared(make: Make, precision: str, device: torch.device, shape: Shape) -> 
         ours = fast(one)
         with torch.no_grad():
             scores = fast(one)
-    with running.switched_off():
+    with formulas_alone():
         theirs = slow(two)
     pull = torch.randn_like(theirs).to(dtype)
     ours.backward(pull.to(ours.dtype))
@@ -185,7 +189,7 @@ def clear(part: nn.Module, v: Tensor) -> Tensor:
         torch.minimum(near, given[0].abs().amin((0, 2)), out=near)
 
     hooks = [relu.register_forward_pre_hook(look) for relu in part.modules() if isinstance(relu, nn.ReLU)]
-    with torch.no_grad(), running.switched_off():
+    with torch.no_grad(), formulas_alone():
         part(v.double())
     for hook in hooks:
         hook.remove()

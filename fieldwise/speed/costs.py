@@ -13,7 +13,6 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from fieldwise.data.schema import Layout
-from fieldwise.nn.embedding import Embedding
 from fieldwise.nn.model import Model
 from fieldwise.optim import RowOptimizer
 
@@ -46,8 +45,9 @@ def flops_per_row(model: Model, layout: Layout, rows: int = 32) -> dict[str, flo
     found = {}
     if model.linear is not None:
         found["linear"] = torch.zeros(rows, layout.fields, 1, device="meta", requires_grad=True)
-    if isinstance(model.embedding, Embedding):
-        found["vectors"] = torch.zeros(rows, layout.fields, model.embedding.dim, device="meta", requires_grad=True)
+    if model.embedding is not None:
+        ids = torch.zeros(rows, sum(layout.widths), dtype=torch.int32, device="meta")
+        found["vectors"] = model.embedding(ids).detach().requires_grad_()
     with Arithmetic() as count:
         model.combine(found).sum().backward()
     return {"products": count.products / rows, "others": count.others / rows}

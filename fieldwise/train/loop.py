@@ -44,7 +44,7 @@ from fieldwise.train.sharded.placement import tables_of
 from fieldwise.train.sharded.sharded_model import Cut, refuse
 from fieldwise.train.sharded.sharded_model import build as cut_model
 from fieldwise.train.sharded.store import CutStore
-from fieldwise.train.steps import make_step, optimizer_of, tables
+from fieldwise.train.steps import make_step, optimizer_of, tables, ways_taken
 
 # How often an epoch's loss is logged and shown.
 LOGS_PER_EPOCH = 10
@@ -190,6 +190,8 @@ class Network(Run):
             self._evaluate_origin(progress)
         evaluate_every = max(1, self.steps // settings.evaluations)
         log_every = max(1, self.steps // LOGS_PER_EPOCH)
+        if self.at["step"] == 0 and self.cut is None:
+            self._log_ways()
         began = saved = time.monotonic()
         unseen = 0  # rows that `progress` has not heard of
         self.model.train()
@@ -227,6 +229,11 @@ class Network(Run):
                     self.at["seconds"] += time.monotonic() - began
                     self.store.save(self.at)
                     began = saved = time.monotonic()
+
+    def _log_ways(self) -> None:
+        """Which step, and which way of each part, this run takes: whoever wonders about its speed looks here."""
+        ids = self.part.ids[: self.settings.batch_size]
+        self._log({"event": "ways", **ways_taken(self.model, self.config, ids)})
 
     def _evaluate_origin(self, progress: Progress) -> None:
         """The weights that a run goes on from are the first that the others must be better than."""

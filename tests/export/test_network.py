@@ -18,7 +18,8 @@ from fieldwise.graphs import plain_parts
 from fieldwise.nn.classifiers import DNN, Layers
 from fieldwise.nn.embedding import Embedding
 from fieldwise.nn.model import Branch, Model
-from fieldwise.parts.interactions import Concat, Flatten, Interaction, KernelSum
+from fieldwise.parts.features.formula import Concat, Flatten
+from fieldwise.parts.kernel.formula import KernelSum
 from tests.test_contract import drawn_ids, made
 
 LAYOUTS = {"plain": Layout.of((5, 7, 4, 3)), "mixed": Layout((5, 7, 4, 6, 5), (1, 3, 1, 2, 1), (3, 4))}
@@ -172,11 +173,3 @@ def test_a_sum_of_kernel_products_is_one_feature_of_a_dnn(context: tuple[int, ..
     asked = {"ids": ids[:, rest], **({"context": ids[:1, list(context)]} if context else {})}
     (found,) = graph.run(None, network.tables_of(described) | asked)
     close(found, model, ids)
-
-
-def test_a_part_without_a_graph_says_where_to_add_it() -> None:
-    class New(Interaction):
-        width = 1
-
-    with pytest.raises(ConfigError, match=r"no ONNX form of New; add one to export/convert.py"):
-        convert.interaction(New())

@@ -29,11 +29,10 @@ from fieldwise.data.kinds.number import BucketCode, NumberField
 from fieldwise.data.read.cells import cells_of
 from fieldwise.data.read.formats import text_of
 from fieldwise.data.schema import Layout, Schema
-from fieldwise.loops.running import switched_off
 from fieldwise.models import build
 from fieldwise.nn.shallow_scores import scores
 from fieldwise.optim import Adam
-from fieldwise.parts.affine.formula import transposed
+from fieldwise.parts.affine.compiled import transposed
 from fieldwise.parts.attention.compiled import Scores
 from fieldwise.parts.convolution.compiled import WindowMax
 from fieldwise.parts.inner.compiled import InnerProducts
@@ -42,7 +41,8 @@ from fieldwise.parts.kernel.compiled import KernelProducts
 from fieldwise.parts.kernel.sums import KernelSums
 from fieldwise.parts.micro.compiled import two_layers
 from fieldwise.parts.norm.compiled import LayerNormRelu, NormRelu
-from fieldwise.parts.norm.formula import EPSILON
+from fieldwise.parts.norm.norms import EPSILON
+from fieldwise.parts.ways import formulas_alone
 from fieldwise.train.steps import ShallowStep, Step
 
 Found = list[tuple[Any, ...]]
@@ -90,7 +90,7 @@ def micro_numbers(fields: int, dim: int, units: int, outs: int, rows: int, produ
 
 
 def micro_formula(first: Tensor, second: Tensor, product: bool, narrow: bool = False) -> Formula:
-    """MicroNetwork.plain; `narrow`: the third input is rounded to bfloat16."""
+    """MicroNetwork.forward; `narrow`: the third input is rounded to bfloat16."""
 
     def formula(v: Tensor, *layers: Tensor) -> tuple[Tensor, Tensor]:
         weight, bias, gain, shift, last, last_bias = layers
@@ -245,7 +245,7 @@ def shallow(model: str, fields: int, dim: int, rows: int, linear: bool, optimize
         labels, weights = (torch.rand(rows) < 0.3).numpy(), torch.rand(rows).numpy() if number else None
         for step, kind, found in zip(steps, (np.float32, np.float64), losses, strict=True):
             given = None if weights is None else weights.astype(kind)
-            with switched_off():
+            with formulas_alone():
                 found.append(step(Batch(ids, labels.astype(kind), given), number))
     moves = [
         (ours.detach().double() - start, theirs.detach() - start, settings.lr)

@@ -4,14 +4,16 @@ import pytest
 import torch
 
 from fieldwise.loops import running
-from fieldwise.optim import make_optimizer
+from fieldwise.optim import adam, make_optimizer
+from fieldwise.parts.ways import no_loops
 
 pytest.importorskip("numba")
 
 
 def steps(dtype, compiled, monkeypatch, threads=1, dim=7, **settings):
     """The table and its state after steps with duplicates, gaps and untouched rows."""
-    monkeypatch.setattr(running, "available", running.available if compiled else lambda *tensors: False)
+    if not compiled:
+        monkeypatch.setattr(adam, "no_loops", lambda *tensors: "not asked for")
     random = torch.Generator().manual_seed(0)
     table = torch.randn(5000, dim, dtype=dtype, generator=random).requires_grad_()
     optimizer = make_optimizer("adam", [table], lr=0.01, **settings)
@@ -45,8 +47,8 @@ def test_threads_change_nothing(monkeypatch):
 def test_gaps_beyond_the_table_of_powers(monkeypatch):
     """A row that comes back after thousands of steps decays by beta^gap all the same."""
     found = []
-    for available in (running.available, lambda *tensors: False):
-        monkeypatch.setattr(running, "available", available)
+    for against in (no_loops, lambda *tensors: "not asked for"):
+        monkeypatch.setattr(adam, "no_loops", against)
         table = torch.ones(3, 2, dtype=torch.float64).requires_grad_()
         optimizer = make_optimizer("adam", [table], lr=0.1)
         for step in (0, 5000):
@@ -60,10 +62,10 @@ def test_gaps_beyond_the_table_of_powers(monkeypatch):
 
 def test_what_it_does_not_take_goes_the_plain_way():
     good = torch.zeros(4, 2)
-    assert running.available(good)
-    assert not running.available(good.half())
-    assert not running.available(good.T)
-    assert not running.available(good, good.double())
+    assert not no_loops(good)
+    assert no_loops(good.half()) == "not all float32 or all float64"
+    assert no_loops(good.T) == "not contiguous"
+    assert no_loops(good, good.double()) == "not all float32 or all float64"
 
 
 @pytest.mark.parametrize("openmp", [True, False])

@@ -21,11 +21,15 @@ def test_kernel_products():
 
 
 def test_drawn_shapes():
-    in_interpreter("tests.loops.test_triton_pairs", "check_drawn")
+    in_interpreter(__name__, "check_drawn")
 
 
 def test_rows_of_a_table_and_their_gradient():
     in_interpreter(__name__, "check_rows")
+
+
+def test_a_compiler_takes_the_kernels_into_one_graph():
+    in_interpreter(__name__, "check_compiled")
 
 
 def compare(make, rows=70, fields=4, dim=5):
@@ -62,7 +66,7 @@ def check_drawn():
     """Vectors shorter and longer than the units, and sizes on both sides of a tile's."""
     from hypothesis import strategies as some
 
-    from fieldwise.parts.interactions import KernelProduct
+    from fieldwise.parts.kernel.formula import KernelProduct
     from fieldwise.parts.micro.formula import MicroNetwork
     from tests.parts.interpreter import over_shapes
 
@@ -92,7 +96,7 @@ def check_padded():
 
 
 def check_kernels():
-    from fieldwise.parts.interactions import KernelProduct
+    from fieldwise.parts.kernel.formula import KernelProduct
 
     compare(lambda: KernelProduct([5] * 4, "mat", "uniform"))
 
@@ -115,3 +119,21 @@ def check_rows():
             torch.testing.assert_close(one.to_dense(), two)
         # Adam moves tables together whose ids are the same.
         assert len({one._indices().data_ptr() for one in ours}) == 1
+
+
+def check_compiled():
+    import torch
+
+    from fieldwise.parts.kernel.formula import KernelProduct
+    from fieldwise.parts.micro.formula import MicroNetwork
+
+    graphs, v = [], torch.randn(70, 4, 5)
+
+    def remember(module, inputs):
+        graphs.append(module.code)
+        return module.forward
+
+    for part, name in ((MicroNetwork([5] * 4, (6, 3)), "micro"), (KernelProduct([5] * 4), "kernel_products")):
+        found = torch.compile(part, backend=remember, fullgraph=True)(v)
+        assert f"fieldwise.{name}" in graphs[-1]
+        torch.testing.assert_close(found, part(v))

@@ -13,7 +13,7 @@ from fieldwise.config.settings import Config, TrainSettings
 from fieldwise.data.schema import Layout
 from fieldwise.models import build
 from fieldwise.nn.model import Model
-from fieldwise.nn.shallow_scores import ROWS_PER_THREAD, scores
+from fieldwise.nn.shallow_scores import ROWS_PER_THREAD, no_scores, scores
 from fieldwise.train.steps import ShallowStep
 
 LAYOUT = Layout.of([40, 30, 2, 25])
@@ -62,7 +62,6 @@ def test_parts_of_four_numbers(fields: int, monkeypatch: pytest.MonkeyPatch) -> 
 def test_logits_take_them() -> None:
     model, ids = made("fm", {"dim": 5}, torch.float32), drawn()
     found = scores(model, ids)
-    assert found is not None
     np.testing.assert_array_equal(model.logits(ids), found)
     np.testing.assert_allclose(model.logits(ids[:9]), found[:9], rtol=1e-5, atol=1e-5)
 
@@ -81,17 +80,16 @@ def test_what_no_table_has_is_refused_the_plain_way() -> None:
     model, ids = made("fm", {"dim": 5}), drawn()
     for wrong in (-1, 2000):
         ids[3, 0] = wrong
-        assert scores(model, ids) is None
+        assert no_scores(model, ids) == "ids that no table has"
     with pytest.raises(IndexError):
         model.logits(ids)
 
 
 def test_other_models_go_the_plain_way() -> None:
-    assert scores(made("deepfm", {"dim": 3}), drawn()) is None
+    assert no_scores(made("deepfm", {"dim": 3}), drawn()) == "not LR, FM or FFM over fields of one id"
 
 
 def test_a_row_has_one_score_alone_and_among_many() -> None:
     model, ids = made("fm", {"dim": 3}), drawn()
     many, alone = scores(model, ids), [scores(model, ids[place : place + 1]) for place in range(20)]
-    assert many is not None
-    assert many[:20].tolist() == [float(one[0]) for one in alone if one is not None]
+    assert many[:20].tolist() == [float(one[0]) for one in alone]

@@ -14,7 +14,7 @@ def test_moves_rows_as_the_plain_update_does(dims, mode):
 
 
 def test_drawn_sizes():
-    in_interpreter("tests.optim.test_triton_adam", "check_drawn")
+    in_interpreter(__name__, "check_drawn")
 
 
 def test_a_gradient_that_is_no_number_is_not_hidden():

@@ -15,10 +15,10 @@ from fieldwise.nn.classifiers import DNN
 from fieldwise.nn.embedding import Embedding, Table
 from fieldwise.parts.attention.formula import AttentionPool
 from fieldwise.parts.convolution.formula import Convolution
-from fieldwise.parts.interactions import KernelProduct, Plain
+from fieldwise.parts.kernel.formula import KernelProduct
 from fieldwise.parts.micro.formula import MicroNetwork
-from fieldwise.parts.norm.formula import PairNorm
-from fieldwise.parts.weights import Packed
+from fieldwise.parts.norm.norms import PairNorm
+from fieldwise.parts.weights import Packed, Plain
 
 Row = list[Tensor]
 

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fieldwise.parts.affine.formula import ROWS, WIDE, Affine, AffineProduct, affine, available, transposed
+from fieldwise.parts.affine.compiled import ROWS, WIDE, AffineProduct, available, transposed
+from fieldwise.parts.affine.formula import Affine, affine
 from tests.parts.drawn import numbers
 
 needed = pytest.mark.skipif(not available(), reason="this torch has no oneDNN")

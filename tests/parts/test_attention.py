@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from fieldwise.loops.running import ROWS_PER_THREAD
+from fieldwise.parts.attention.compiled import Scores
 from fieldwise.parts.attention.formula import AttentionPool
-from tests.parts.drawn import drawn, numbers
+from tests.parts.drawn import by_formula, drawn, numbers
 
 ROWS = 2 * ROWS_PER_THREAD + 3
 
@@ -24,15 +25,15 @@ def test_equals_the_plain_way(dim: int, hidden: int, threads: int) -> None:
     pool, v = drawn(AttentionPool([dim] * 5, hidden, temperature=2.0)), numbers(ROWS, 5, dim).requires_grad_()
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    fast = gradients(pool, v, pool.compiled(v))
+    fast = gradients(pool, v, pool(v))
     torch.set_num_threads(before)
-    for one, two in zip(gradients(pool, v, pool.plain(v)), fast, strict=True):
+    for one, two in zip(gradients(pool, v, by_formula(pool, v)), fast, strict=True):
         torch.testing.assert_close(two, one, rtol=1e-9, atol=1e-9)
 
 
 def test_many_rows_take_it_and_few_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool, taken = AttentionPool([4] * 3, 5).double(), []
-    monkeypatch.setattr(AttentionPool, "compiled", lambda self, v: taken.append(len(v)) or self.plain(v))
+    pool, taken, apply = AttentionPool([4] * 3, 5).double(), [], Scores.apply
+    monkeypatch.setattr(Scores, "apply", lambda v, *given: taken.append(len(v)) or apply(v, *given))
     for rows in (ROWS_PER_THREAD - 1, ROWS_PER_THREAD):
         pool(numbers(rows, 3, 4))
     assert taken == [ROWS_PER_THREAD]

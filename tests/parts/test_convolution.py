@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fieldwise.loops.running import ROWS_PER_THREAD
 from fieldwise.parts.convolution.formula import Convolution
-from tests.parts.drawn import drawn, numbers
+from tests.parts.drawn import by_formula, drawn, numbers
 
 ROWS = 2 * ROWS_PER_THREAD + 3
 
@@ -28,7 +28,7 @@ def test_equals_convolution_and_maximum(fields: int, dim: int, channels: int, wi
     assert "WindowMax" in str(features.grad_fn.next_functions)
     fast = found(features)
     torch.set_num_threads(before)
-    for one, two in zip(found(part.plain(v)), fast, strict=True):
+    for one, two in zip(found(by_formula(part, v)), fast, strict=True):
         torch.testing.assert_close(two, one, rtol=1e-10, atol=1e-10)
 
 
@@ -36,4 +36,4 @@ def test_other_stages_and_few_rows_go_the_plain_way() -> None:
     several = Convolution([4] * 6, [5, 3], [2, 2], [3, 1]).double()
     for part, rows in ((several, ROWS), (Convolution([4] * 6, [5], [2], [1]).double(), ROWS_PER_THREAD - 1)):
         v = numbers(rows, 6, 4)
-        torch.testing.assert_close(part(v), part.plain(v), rtol=0, atol=0)
+        torch.testing.assert_close(part(v), by_formula(part, v), rtol=0, atol=0)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fieldwise.loops import running
 from fieldwise.parts.inner.compiled import InnerProducts
-from fieldwise.parts.interactions import InnerProduct
+from fieldwise.parts.inner.formula import InnerProduct
+from fieldwise.parts.ways import no_loops_of_rows
+from tests.parts.drawn import by_formula
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -19,24 +20,24 @@ def test_equals_the_square_of_products(fields: int, dim: int, threads: int) -> N
     by = torch.randn(210, part.width, dtype=torch.float64)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    assert running.worth(v)
+    assert not no_loops_of_rows(v)
     fast = part(v)
     found = fast, *torch.autograd.grad(fast, v, by)
     torch.set_num_threads(before)
-    plain = part.plain(v)
+    plain = by_formula(part, v)
     for one, two in zip((plain, *torch.autograd.grad(plain, v, by)), found, strict=True):
         torch.testing.assert_close(two, one, rtol=1e-12, atol=1e-12)
 
 
 def test_few_rows_and_other_types_go_the_plain_way() -> None:
-    assert not running.worth(torch.zeros(3, 4, 5))
-    assert not running.worth(torch.zeros(300, 4, 5).bfloat16())
+    assert no_loops_of_rows(torch.zeros(3, 4, 5)) == "fewer than 100 rows"
+    assert no_loops_of_rows(torch.zeros(300, 4, 5).bfloat16()) == "bfloat16 numbers"
 
 
 def test_vectors_may_lie_in_any_order() -> None:
     v = torch.randn(4, 210, 5, dtype=torch.float64).transpose(0, 1).requires_grad_()
     part = InnerProduct([5] * 4)
-    slow, fast = part.plain(v), part(v)
+    slow, fast = by_formula(part, v), part(v)
     along = torch.cos(slow.detach())
     for one, two in zip(*([found, *torch.autograd.grad(found, v, along)] for found in (slow, fast)), strict=True):
         torch.testing.assert_close(two, one, rtol=1e-12, atol=1e-12)

@@ -13,20 +13,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fieldwise.config.errors import ConfigError
 from fieldwise.parts.attention.formula import AttentionPool
 from fieldwise.parts.convolution.formula import Convolution
-from fieldwise.parts.interactions import (
-    Concat,
-    FieldAwareProduct,
-    Flatten,
-    InnerProduct,
-    Interaction,
-    KernelProduct,
-    KernelSum,
-    Normed,
-    PairSum,
-    normed,
-    pairs,
-)
+from fieldwise.parts.features.formula import Concat, Flatten, Normed, normed
+from fieldwise.parts.field_aware.formula import FieldAwareProduct
+from fieldwise.parts.inner.formula import InnerProduct
+from fieldwise.parts.interactions import Interaction, pairs
+from fieldwise.parts.kernel.formula import KernelProduct, KernelSum
 from fieldwise.parts.micro.formula import MicroNetwork
+from fieldwise.parts.pair_sum.formula import PairSum
 from fieldwise.parts.weights import Packed
 from tests.parts import slow
 from tests.parts.drawn import drawn, gradients_hold, numbers

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from fieldwise.loops.running import ROWS_PER_THREAD
-from fieldwise.parts.interactions import KernelSum
+from fieldwise.parts.kernel.formula import KernelSum
 from fieldwise.parts.kernel.sums import KernelSums
-from tests.parts.drawn import drawn
+from tests.parts.drawn import by_formula, drawn
 
 ROWS = 2 * ROWS_PER_THREAD + 3
 
@@ -19,7 +19,7 @@ def vectors(rows: int, fields: int, dim: int, dtype: torch.dtype = torch.float64
 
 
 def plain(part: KernelSum, v: Tensor) -> Tensor:
-    return part.plain(v, part.kernel()).sum(dim=1, keepdim=True)
+    return by_formula(part, v)
 
 
 def gradients(found: Tensor, inputs: list[Tensor]) -> tuple[Tensor, ...]:

@@ -8,8 +8,11 @@ from torch import Tensor, nn
 
 from fieldwise.nn.classifiers import DNN, Layers
 from fieldwise.parts.micro.formula import MicroNetwork
-from fieldwise.parts.norm.compiled import NormRelu, layer_norm_relu, takes
-from fieldwise.parts.norm.formula import PairNorm
+from fieldwise.parts.norm.compiled import LAYER_LOOPS, PAIR_LOOPS, NormRelu
+from fieldwise.parts.norm.formula import activated
+from fieldwise.parts.norm.norms import PairNorm
+from fieldwise.parts.ways import formulas_alone, told
+from tests.parts.drawn import by_formula
 
 
 def made(kind: str, units: int) -> tuple[PairNorm, Tensor, Tensor]:
@@ -33,7 +36,7 @@ def test_equals_norm_and_relu(kind: str, units: int, threads: int) -> None:
     norm, x, by = made(kind, units)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    assert takes(norm, nn.ReLU(), x)
+    assert not PAIR_LOOPS.against(x, norm, nn.ReLU())
     fast = gradients(NormRelu.apply(x, norm.gain, norm.shift), by, x, norm)  # type: ignore[no-untyped-call]
     torch.set_num_threads(before)
     plain = gradients(torch.relu(norm(x)), by, x, norm)
@@ -43,23 +46,25 @@ def test_equals_norm_and_relu(kind: str, units: int, threads: int) -> None:
 
 def test_other_norms_and_activations_go_the_plain_way() -> None:
     norm, x, _ = made("fused", 4)
-    assert not takes(norm, nn.Tanh(), x)
-    assert not takes(PairNorm(6, 4, "layer"), nn.ReLU(), x)
-    assert not takes(nn.Identity(), nn.ReLU(), x)
-    assert not takes(norm, nn.ReLU(), x.half())
-    assert not takes(norm, nn.ReLU(), x[:, :9].contiguous())
+    assert PAIR_LOOPS.against(x, norm, nn.Tanh()) == "no ReLU"
+    assert PAIR_LOOPS.against(x, PairNorm(6, 4, "layer"), nn.ReLU()) == "no norm over all pairs"
+    assert LAYER_LOOPS.against(x, nn.Identity(), nn.ReLU()) == "no layer norm"
+    assert PAIR_LOOPS.against(x.half(), norm, nn.ReLU()) == "float16 numbers"
+    assert PAIR_LOOPS.against(x[:, :9].contiguous(), norm, nn.ReLU()) == "fewer than 100 rows"
 
 
-def test_sub_networks_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sub_networks_take_it() -> None:
     torch.manual_seed(0)
     net, v = MicroNetwork([4] * 5, (7, 3, 2)).double(), torch.randn(120, 5, 4, dtype=torch.float64)
-    fast = net(v)
-    monkeypatch.setattr("fieldwise.parts.micro.formula.takes", lambda *_: False)
-    torch.testing.assert_close(fast, net(v), rtol=1e-10, atol=1e-10)
+    taken: list[str] = []
+    with told(lambda choice: taken.append(choice.way)):
+        fast = net(v)
+    assert taken == ["formula", PAIR_LOOPS.name, PAIR_LOOPS.name]
+    torch.testing.assert_close(fast, by_formula(net, v), rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("width", [3, 40])
-def test_a_dnn_takes_it(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dnn_takes_it(width: int) -> None:
     torch.manual_seed(0)
     net, x = DNN(5, Layers((width, 17))).double(), torch.randn(250, 5, dtype=torch.float64, requires_grad=True) + 9
 
@@ -68,8 +73,9 @@ def test_a_dnn_takes_it(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
         return [logits, *torch.autograd.grad(logits.square().sum(), [*net.parameters()])]
 
     fast = found()
-    monkeypatch.setattr("fieldwise.nn.classifiers.takes", lambda *_: False)
-    for one, two in zip(found(), fast, strict=True):
+    with formulas_alone():
+        plain = found()
+    for one, two in zip(plain, fast, strict=True):
         torch.testing.assert_close(two, one, rtol=1e-9, atol=1e-9)
 
 
@@ -96,7 +102,7 @@ def test_a_layer_equals_norm_and_relu(units: int, threads: int) -> None:
     by, weights = torch.randn(250, units, dtype=torch.float64), [x, norm.weight, norm.bias]
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    y = layer_norm_relu(x, norm)
+    y = activated(x, norm, nn.ReLU())
     fast = [y, *torch.autograd.grad(y, weights, by)]
     torch.set_num_threads(before)
     y = torch.relu(norm(x))
@@ -108,7 +114,7 @@ def test_a_layer_in_bf16_is_within_a_rounding() -> None:
     torch.manual_seed(0)
     norm, x, by = nn.LayerNorm(37), torch.randn(250, 37).bfloat16(), torch.randn(250, 37).bfloat16()
     narrow, wide = x.clone().requires_grad_(), x.float().requires_grad_()
-    y = layer_norm_relu(narrow, norm)
+    y = activated(narrow, norm, nn.ReLU())
     fast = [y, *torch.autograd.grad(y, [narrow, norm.weight, norm.bias], by)]
     assert [part.dtype for part in fast] == [torch.bfloat16] * 2 + [torch.float32] * 2
     y = torch.relu(norm(wide))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fieldwise.config.errors import ConfigError
-from fieldwise.parts.norm.formula import ACTIVATIONS, PairNorm, activation, pair_norm
+from fieldwise.parts.norm.norms import ACTIVATIONS, PairNorm, activation, pair_norm
 from tests.parts import slow
 from tests.parts.drawn import drawn, gradients_hold, numbers
 

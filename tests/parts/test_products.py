@@ -8,9 +8,11 @@ from torch import Tensor
 
 from fieldwise.loops.running import ROWS_PER_THREAD
 from fieldwise.parts.attention.formula import AttentionPool
-from fieldwise.parts.interactions import KernelProduct, pairs
-from fieldwise.parts.kernel.compiled import KernelProducts, PairProducts
-from tests.parts.drawn import drawn
+from fieldwise.parts.attention.pair_products import PairProducts
+from fieldwise.parts.interactions import pairs
+from fieldwise.parts.kernel.compiled import KernelProducts
+from fieldwise.parts.kernel.formula import KernelProduct
+from tests.parts.drawn import by_formula, drawn
 
 ROWS = 2 * ROWS_PER_THREAD + 3
 
@@ -39,13 +41,13 @@ def test_compiled_kernel_products(fields: int, dim: int, threads: int) -> None:
     v, part = vectors(ROWS, fields, dim), drawn(KernelProduct([dim] * fields)).double()
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    same(part(v), part.plain(v, part.kernel()), [v, *part.parameters()])
+    same(part(v), by_formula(part, v), [v, *part.parameters()])
     torch.set_num_threads(before)
 
 
 def test_compiled_kernels_of_packed_sizes() -> None:
     v, part = vectors(ROWS), drawn(KernelProduct([3, 2, 1, 3, 2])).double()
-    same(part(v), part.plain(v, part.kernel()), [v, *part.parameters()])
+    same(part(v), by_formula(part, v), [v, *part.parameters()])
 
 
 def test_compiled_kernel_products_gradcheck() -> None:
@@ -55,7 +57,7 @@ def test_compiled_kernel_products_gradcheck() -> None:
 
 def test_many_rows_take_the_compiled_loops_and_few_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     part, taken = KernelProduct([3] * 5).double(), []
-    monkeypatch.setattr(KernelProducts, "apply", lambda v, kernel: taken.append(len(v)) or part.plain(v, kernel))
+    monkeypatch.setattr(KernelProducts, "apply", lambda v, kernel: taken.append(len(v)) or by_formula(part, v))
     for rows in (ROWS_PER_THREAD - 1, ROWS_PER_THREAD):
         part(vectors(rows))
     assert taken == [ROWS_PER_THREAD]

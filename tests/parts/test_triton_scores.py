@@ -6,14 +6,24 @@ import pytest
 
 from tests.parts.interpreter import in_interpreter
 
+FOLDERS = {
+    "dnn": "norm",
+    "fm": "pair_sum",
+    "ffm": "field_aware",
+    "afm": "attention",
+    "afm without projection": "attention",
+    "pin": "micro",
+    "kfm": "kernel",
+}
 
-@pytest.mark.parametrize("kind", ["dnn", "fm", "ffm", "afm", "afm without projection", "pin", "kfm"])
+
+@pytest.mark.parametrize("kind", FOLDERS)
 def test_scores(kind):
     in_interpreter(__name__, "check", kind)
 
 
 def test_scores_of_drawn_shapes():
-    in_interpreter("tests.parts.test_triton_scores", "check_drawn")
+    in_interpreter(__name__, "check_drawn")
 
 
 def check_drawn():
@@ -21,7 +31,8 @@ def check_drawn():
 
     from fieldwise.nn.classifiers import DNN, Layers
     from fieldwise.parts.attention.formula import AttentionPool
-    from fieldwise.parts.interactions import FieldAwareProduct, PairSum
+    from fieldwise.parts.field_aware.formula import FieldAwareProduct
+    from fieldwise.parts.pair_sum.formula import PairSum
     from tests.parts.interpreter import over_shapes
 
     kinds = {
@@ -46,8 +57,10 @@ def check_drawn():
 def check(kind):
     from fieldwise.nn.classifiers import DNN, Layers
     from fieldwise.parts.attention.formula import AttentionPool
-    from fieldwise.parts.interactions import FieldAwareProduct, KernelProduct, PairSum
+    from fieldwise.parts.field_aware.formula import FieldAwareProduct
+    from fieldwise.parts.kernel.formula import KernelProduct
     from fieldwise.parts.micro.formula import MicroNetwork
+    from fieldwise.parts.pair_sum.formula import PairSum
 
     make, shape = {
         "dnn": (lambda: DNN(13, Layers((11, 20), dropout=0.5)), (13,)),
@@ -59,7 +72,7 @@ def check(kind):
         "kfm": (lambda: KernelProduct([5] * 4, "mat", "uniform"), (4, 5)),
     }[kind]
     compare(make, 9, shape)
-    assert f"fieldwise.kernels.triton_{ {'pin': 'micro', 'kfm': 'kernels'}.get(kind, 'scores') }" in sys.modules
+    assert f"fieldwise.parts.{FOLDERS[kind]}.triton" in sys.modules
 
 
 def compare(make, rows, shape):

@@ -22,12 +22,12 @@ def run(arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, s
 
 
 def test_every_figure_is_there(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run("--models lr,fnn --vocab 1e3,2e3 --rows 64 --batch 32 --json", capsys)
+    code, out, _ = run("--models lr,poly2 --vocab 1e3,2e3 --rows 64 --batch 32 --json", capsys)
     found = json.loads(out)
     assert code == 0
     assert found["ceilings"]["matmul_flops"] > 0
     assert [(row["model"], row["vocab"]) for row in found["results"]] == [
-        (model, vocab) for vocab in (975, 1989) for model in ("lr", "fnn")
+        (model, vocab) for vocab in (975, 1989) for model in ("lr", "poly2")
     ]
     for row in found["results"]:
         assert list(row["ms"]) == ["data", "forward", "backward", "optimiser"]
@@ -60,7 +60,7 @@ def test_mistakes_are_one_line(arguments: str, message: str, capsys: pytest.Capt
 def test_arithmetic_of_pin_is_what_the_formula_says() -> None:
     """Forward, and twice that backward: 741 pairs with 60 x 40 and 40 x 5, and the DNN."""
     layout = Layout.of([2] * 39)
-    found = flops_per_row(build("pin", layout, bench.SHAPES["pin"][1]), layout, rows=4)  # type: ignore[arg-type]
+    found = flops_per_row(build("pin", layout, bench.shape_of("pin")[1]), layout, rows=4)  # type: ignore[arg-type]
     dnn = 741 * 5 * 700 + 4 * 700 * 700 + 700
     assert found["products"] == pytest.approx(3 * 2 * (741 * (60 * 40 + 40 * 5) + dnn), rel=1e-3)
     assert 0 < found["others"] < found["products"]

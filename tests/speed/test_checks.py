@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from fieldwise.data.schema import Layout
-from fieldwise.loops import running
-from fieldwise.parts.micro.formula import MicroNetwork
+from fieldwise.parts.ways import FORMULA, formulas_alone, no_loops, told
 from fieldwise.speed.bench import Setting, layout_of, made_model
 from fieldwise.speed.checks import (
     AUC_LIMIT,
@@ -101,12 +100,17 @@ def test_drawn_shapes_are_right_and_vectors_longer_than_units_among_them():
             assert all(value <= limit for value in found.values()), (what, precision, found)
 
 
-def test_the_other_side_of_a_comparison_takes_no_compiled_loop(monkeypatch):
+def test_the_other_side_of_a_comparison_takes_no_compiled_loop():
     taken = []
-    before = MicroNetwork.plain
-    monkeypatch.setattr(MicroNetwork, "plain", lambda self, v: taken.append(v.dtype) or before(self, v))
-    part_errors(PARTS["nifm's micro networks"], "float32", CPU, Shape(3, 4, 5, 2, 100))
-    assert taken == [torch.float64] * 2
-    assert running.available(torch.zeros(1))
-    with running.switched_off():
-        assert not running.available(torch.zeros(1))
+
+    def heard(choice):
+        if choice.formula.__qualname__ == "MicroNetwork.forward":
+            taken.append((choice.inputs[1].dtype, choice.way))
+
+    with told(heard):
+        part_errors(PARTS["nifm's micro networks"], "float32", CPU, Shape(3, 4, 5, 2, 100))
+    assert {way for dtype, way in taken if dtype == torch.float64} == {FORMULA}
+    assert {way for dtype, way in taken if dtype == torch.float32} == {"compiled loops"}
+    assert not no_loops(torch.zeros(1))
+    with formulas_alone():
+        assert no_loops(torch.zeros(1))

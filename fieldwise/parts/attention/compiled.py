@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fieldwise.loops import running
+from fieldwise.parts.ways import Way, no_loops_of_rows
 
 
 class Scores(torch.autograd.Function):
@@ -44,3 +45,19 @@ class Scores(torch.autograd.Function):
         running.on_threads(part, len(v), threads)
         by_weight, by_bias, by_last = (found.sum(0).to(v.dtype) for found in sums)
         return by_v, by_weight.T, by_bias, by_last
+
+
+def _by_loops(part: Any, v: Tensor) -> Tensor:
+    """Without an array of all pairs' products: sum_ij a_ij v_i * v_j = sum_i v_i * sum_{j>i} a_ij v_j."""
+    fields = v.shape[1]
+    with torch.autocast("cpu", enabled=False):
+        scores = Scores.apply(v, part.attend.weight, part.attend.bias, part.score)  # type: ignore[no-untyped-call]
+        weights: Tensor = part.dropout(torch.softmax(scores / part.temperature, dim=1))
+        places = part.first * fields + part.second
+        square = weights.new_zeros(len(v), fields * fields).index_copy(1, places, weights)
+        pooled = (v * torch.bmm(square.unflatten(1, (fields, fields)), v)).sum(dim=1)
+    found: Tensor = part.projected(pooled)
+    return found
+
+
+LOOPS = Way("compiled loops", lambda part, v: no_loops_of_rows(v), _by_loops)

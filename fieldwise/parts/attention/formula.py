@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fieldwise.config.errors import ConfigError
 from fieldwise.config.options import check_dropout, check_sizes
-from fieldwise.loops import gpu, running
+from fieldwise.graphs.plain_parts import Part
 from fieldwise.parts.affine.formula import affine
-from fieldwise.parts.attention import compiled as attention_steps
-from fieldwise.parts.interactions import Pairwise
-from fieldwise.parts.kernel.compiled import PairProducts, pays
+from fieldwise.parts.attention.compiled import LOOPS
+from fieldwise.parts.attention.gpu import FUSED_SUMS, TRITON
+from fieldwise.parts.attention.pair_products import SLICES
+from fieldwise.parts.interactions import Pairwise, array
+from fieldwise.parts.ways import chosen
 
 
 class AttentionPool(Pairwise):
@@ -52,47 +54,30 @@ class AttentionPool(Pairwise):
     def numbers(self) -> int:
         return self.pairs
 
+    @chosen(SLICES)
     def products(self, v: Tensor) -> Tensor:
         """v_i * v_j of all pairs: (B, P, D)."""
-        if pays(v):
-            fast: Tensor = PairProducts.apply(v)  # type: ignore[no-untyped-call]
-            return fast
         return v.index_select(1, self.first) * v.index_select(1, self.second)
 
     def attention(self, products: Tensor) -> Tensor:
         """The weight of each pair: (B, P, D) -> (B, P), summing to 1."""
-        hidden = torch.relu(self.attend(products))
-        # On a GPU a sum that its compiler fuses, instead of a product of matrices of one column; so too below.
-        scores = (hidden * self.score).sum(dim=2) if hidden.is_cuda else hidden @ self.score
+        scores = torch.relu(self.attend(products)) @ self.score
         return torch.softmax(scores / self.temperature, dim=1)
 
+    @chosen(TRITON, LOOPS, FUSED_SUMS)
     def forward(self, v: Tensor) -> Tensor:
-        if gpu.scores(self, v):
-            from fieldwise.parts.triton_scores import attention
+        products = self.products(v)
+        weights: Tensor = self.dropout(self.attention(products))
+        return self.projected(torch.bmm(weights[:, None, :], products).squeeze(1))
 
-            assert isinstance(self.attend, nn.Linear)
-            last = self.score.new_ones(v.shape[2]) if self.projection is None else self.projection
-            return attention(v, self.first, self.second, self.attend, self.score, last, self.temperature)
-        pooled = self.compiled(v) if running.worth(v) else self.plain(v)
+    def projected(self, pooled: Tensor) -> Tensor:
+        """p^T of the weighted sum of products: (B, D) -> (B, 1)."""
         if self.projection is not None:
             pooled = pooled * self.projection
         return pooled.sum(dim=1, keepdim=True)
 
-    def plain(self, v: Tensor) -> Tensor:
-        """The weighted sum of products (B, D), from an array of all pairs' products."""
-        products = self.products(v)
-        weights: Tensor = self.dropout(self.attention(products))
-        if products.is_cuda:
-            return (weights[:, :, None] * products).sum(dim=1)
-        return torch.bmm(weights[:, None, :], products).squeeze(1)
-
-    def compiled(self, v: Tensor) -> Tensor:
-        """The same without that array: sum_ij a_ij v_i * v_j = sum_i v_i * sum_{j>i} a_ij v_j."""
-        with torch.autocast("cpu", enabled=False):
-            attend: Any = self.attend
-            scores = attention_steps.Scores.apply(v, attend.weight, attend.bias, self.score)  # type: ignore[no-untyped-call]
-            weights: Tensor = self.dropout(torch.softmax(scores / self.temperature, dim=1))
-            fields = v.shape[1]
-            places = self.first * fields + self.second
-            square = weights.new_zeros(len(v), fields * fields).index_copy(1, places, weights)
-            return (v * torch.bmm(square.unflatten(1, (fields, fields)), v)).sum(dim=1)
+    def plain_part(self) -> Part:
+        weight, bias = (array(each) for each in self.attend.parameters())
+        last = np.ones(weight.shape[1], dtype=np.float32) if self.projection is None else array(self.projection)
+        arrays = {"weight": weight.T, "bias": bias, "score": array(self.score), "projection": last}
+        return Part("attention", {"temperature": self.temperature}, arrays)

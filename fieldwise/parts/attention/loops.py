@@ -2,7 +2,7 @@
 
 score_ij = h^T y with y = max(0, W^T (v_i * v_j) + b). Back, with g = dscore_ij h where y > 0, else 0: dh = sum of
 dscore_ij y, db = sum g, dW = sum (v_i * v_j) g^T, and with p = W g: dv_i = sum_j p * v_j. Each function does rows
-low..high. The plain version is `AttentionPool.plain`.
+low..high. The formula is `AttentionPool.forward`.
 """
 
 from __future__ import annotations

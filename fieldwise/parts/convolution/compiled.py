@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fieldwise.loops import running
+from fieldwise.parts.convolution.gpu import by_window
+from fieldwise.parts.ways import Way, no_loops_of_rows
 
 
 class WindowMax(torch.autograd.Function):
@@ -51,3 +53,14 @@ class WindowMax(torch.autograd.Function):
 
         running.on_threads(part, len(v), threads)
         return by_v, by_weight.sum(0)
+
+
+def _by_loops(part: Any, v: Tensor) -> Tensor:
+    (convolution,) = part.convolutions
+    with torch.autocast("cpu", enabled=False):
+        return torch.relu(WindowMax.apply(v, by_window(convolution)))  # type: ignore[no-untyped-call]
+
+
+LOOPS = Way(
+    "compiled loops", lambda part, v: no_loops_of_rows(v) if part.keep == [1] else "several values kept", _by_loops
+)

@@ -9,10 +9,12 @@ from torch import Tensor, nn
 
 from fieldwise.config.errors import ConfigError
 from fieldwise.config.options import check_sizes
-from fieldwise.loops import gpu, running
-from fieldwise.parts.convolution.compiled import WindowMax
+from fieldwise.graphs.plain_parts import Part
+from fieldwise.parts.convolution.compiled import LOOPS
+from fieldwise.parts.convolution.gpu import PRODUCTS
 from fieldwise.parts.initial import xavier_
-from fieldwise.parts.interactions import Interaction, one_size
+from fieldwise.parts.interactions import Interaction, array, one_size
+from fieldwise.parts.ways import chosen
 
 
 class Convolution(Interaction):
@@ -38,36 +40,28 @@ class Convolution(Interaction):
             length, inputs = min(kept, length - width + 1), out
         self.width = inputs * length
 
+    @chosen(LOOPS)
     def forward(self, v: Tensor) -> Tensor:
-        if self.keep == [1] and running.worth(v):
-            (convolution,) = self.convolutions
-            with torch.autocast("cpu", enabled=False):
-                return torch.relu(WindowMax.apply(v, _by_window(convolution)))  # type: ignore[no-untyped-call]
-        return self.plain(v)
-
-    def plain(self, v: Tensor) -> Tensor:
-        """Stage by stage, what the faster way equals."""
-        x = (gpu.computed(v) if v.is_cuda else v).transpose(1, 2)
+        x = v.transpose(1, 2)
         for convolution, kept in zip(self.convolutions, self.keep, strict=True):
             # Pooled before the ReLU, which changes no value: behind it, which of several zeros is kept is chance.
-            x = _as_product(convolution, x) if x.is_cuda else convolution(x)
-            if kept == 1:
-                x = x.amax(dim=2, keepdim=True)
-            elif kept < x.shape[2]:
-                x = x.gather(2, x.topk(kept, dim=2).indices.sort(dim=2).values)
-            x = torch.relu(x)
+            x = torch.relu(largest(along(convolution, x), kept))
         return x.flatten(1)
 
-
-def _as_product(convolution: nn.Module, x: Tensor) -> Tensor:
-    """convolution(x), (B, C, L) -> (B, C', L'), as one product of matrices: a GPU's convolutions first move x about."""
-    width = convolution.weight.shape[2]  # type: ignore[index, unused-ignore]
-    steps, rows = x.shape[2] - width + 1, x.transpose(1, 2)
-    windows = torch.cat([rows[:, t : t + steps] for t in range(width)], dim=2)
-    return (windows @ _by_window(convolution).T).transpose(1, 2)
+    def plain_part(self) -> Part:
+        weights = {f"weight_{n}": array(weight) for n, weight in enumerate(self.convolutions.parameters())}
+        return Part("convolution", {"keep": self.keep}, weights)
 
 
-def _by_window(convolution: nn.Module) -> Tensor:
-    """Its weights as they meet a window of fields, vector after vector: (C, width D)."""
-    weight: Tensor = convolution.weight  # type: ignore[assignment]
-    return weight.transpose(1, 2).flatten(1)
+@chosen(PRODUCTS)
+def along(convolution: nn.Module, x: Tensor) -> Tensor:
+    """A convolution along the fields: (B, C, L) -> (B, C', L')."""
+    found: Tensor = convolution(x)
+    return found
+
+
+def largest(x: Tensor, kept: int) -> Tensor:
+    """The largest `kept` values of each channel, in their order: (B, C, L) -> (B, C, kept)."""
+    if kept == 1:
+        return x.amax(dim=2, keepdim=True)
+    return x.gather(2, x.topk(kept, dim=2).indices.sort(dim=2).values) if kept < x.shape[2] else x

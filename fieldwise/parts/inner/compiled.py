@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fieldwise.loops import running
+from fieldwise.parts.ways import Way, no_loops_of_rows
 
 
 class InnerProducts(torch.autograd.Function):
@@ -37,3 +38,11 @@ class InnerProducts(torch.autograd.Function):
         arrays = [running.array(part) for part in (grad, v, found)]
         running.by_rows(lambda low, high, _: compute(*arrays[:2], low, high, arrays[2]), len(v))
         return found
+
+
+def _by_loops(part: object, v: Tensor) -> Tensor:
+    found: Tensor = InnerProducts.apply(v)  # type: ignore[no-untyped-call]
+    return found
+
+
+LOOPS = Way("compiled loops", lambda part, v: no_loops_of_rows(v), _by_loops)

@@ -1,8 +1,8 @@
 """Inner products of all pairs of a row's vectors, and their gradients, row by row (CPU, numba).
 
 p_ij = sum_d v_id v_jd of fields i < j; back, with the symmetric G of dp_ij and zeros on its diagonal, dv = G v.
-Forward sixteen second fields, backward sixteen numbers of a vector, are one value of the loops. The plain version is
-`InnerProduct.plain`.
+Forward sixteen second fields, backward sixteen numbers of a vector, are one value of the loops. The formula is
+`InnerProduct.forward`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
-"""Products of all pairs of field vectors without their copies (CPU).
+"""Kernel products of all pairs by compiled loops (CPU): no pair's vectors are copied.
 
-Pairs of one first field i lie side by side, and so do their second fields i+1 ... F-1: slices do for both. Each
-function equals the formula that it names, gradients too; what it would have to keep for them it computes again while it
-is in the cache.
+What would have to be kept for the way back is computed again while it is in the cache.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,46 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fieldwise.loops import running
-
-
-def pays(v: Tensor) -> bool:
-    """Whether to go this way: on a CPU, and where nobody traces the model to write it down."""
-    return v.device.type == "cpu" and not torch.compiler.is_compiling()
-
-
-def first_fields(fields: int) -> Iterator[tuple[int, slice]]:
-    """Each first field and where its pairs are.
-
-    >>> list(first_fields(3))
-    [(0, slice(0, 2, None)), (1, slice(2, 3, None))]
-    """
-    start = 0
-    for i in range(fields - 1):
-        yield i, slice(start, start + fields - 1 - i)
-        start += fields - 1 - i
-
-
-class PairProducts(torch.autograd.Function):
-    """v_i * v_j of all pairs: (B, F, D) -> (B, P, D)."""
-
-    @staticmethod
-    def forward(ctx: Any, v: Tensor) -> Tensor:
-        ctx.save_for_backward(v)
-        fields = v.shape[1]
-        products = v.new_empty(v.shape[0], fields * (fields - 1) // 2, v.shape[2])
-        for i, places in first_fields(fields):
-            torch.mul(v[:, i, None], v[:, i + 1 :], out=products[:, places])
-        return products
-
-    @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override, unused-ignore]
-        (v,) = ctx.saved_tensors
-        found = torch.zeros_like(v)
-        for i, places in first_fields(v.shape[1]):
-            found[:, i + 1 :].addcmul_(grad[:, places], v[:, i, None].expand(-1, v.shape[1] - 1 - i, -1))
-            found[:, i] += (grad[:, places] * v[:, i + 1 :]).sum(dim=1)
-        return found
+from fieldwise.parts.ways import Way, no_loops_of_rows
 
 
 class KernelProducts(torch.autograd.Function):
@@ -99,8 +57,16 @@ def by_kernels(grad: Tensor, v: Tensor) -> Tensor:
     return torch.cat([own.view(dim, -1, dim).transpose(0, 1) for own in by_first])
 
 
-def narrowed(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """The tensors in the type that matrix products have here: that of autocast, where it is on."""
-    kind = tensors[0].device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tensors[0].dtype
-    return tuple(tensor.to(dtype) for tensor in tensors)
+def no_matrix_loops(part: Any, v: Tensor) -> str:
+    """Against compiled loops over pairs' matrices."""
+    if part.kind != "mat":
+        return "kernels that are no matrices"
+    return no_loops_of_rows(v) or ("" if v.dtype == part.kernel.entries.dtype else "vectors and kernels of two types")
+
+
+def _by_loops(part: Any, v: Tensor) -> Tensor:
+    found: Tensor = KernelProducts.apply(v, part.kernel())  # type: ignore[no-untyped-call]
+    return found
+
+
+LOOPS = Way("compiled loops", no_matrix_loops, _by_loops)

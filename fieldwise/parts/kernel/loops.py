@@ -2,7 +2,7 @@
 
 y_p = v_i^T K_p v_j of pair p = (i, j). Back, with g = dy_p: dv_j = sum g K_p^T v_i, dv_i = sum g K_p v_j, and dK_p is
 the sum over rows of v_i (g v_j)^T. Vectors are turned so that a number of sixteen rows is one value, and each number of
-a kernel multiplies all sixteen. Each function does rows low..high. The plain version is `KernelProduct.plain`.
+a kernel multiplies all sixteen. Each function does rows low..high. The formula is `KernelProduct.forward`.
 """
 
 from __future__ import annotations

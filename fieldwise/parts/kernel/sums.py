@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fieldwise.parts.affine import formula as affine
-from fieldwise.parts.kernel.compiled import by_kernels, narrowed
+from fieldwise.loops.gpu import computed
+from fieldwise.parts.affine import compiled as affine
+from fieldwise.parts.kernel.compiled import by_kernels, no_matrix_loops
+from fieldwise.parts.ways import Way, no_loops_of_rows
 
 
 class KernelSums(torch.autograd.Function):
@@ -25,8 +27,7 @@ class KernelSums(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, v: Tensor, kernel: Tensor) -> Tensor:
         v = v.contiguous()
-        x, matrix = narrowed(v.flatten(1), _matrix(kernel, v.shape[1]))
-        made = _times(x, matrix)
+        made = _times(computed(v.flatten(1)), computed(_matrix(kernel, v.shape[1])))
         ctx.save_for_backward(v, made)
         return (v.flatten(1) * made).sum(dim=1, keepdim=True) / 2
 
@@ -61,3 +62,24 @@ def _times(x: Tensor, symmetric: Tensor) -> Tensor:
     """x M by the faster library."""
     fast = x.dtype == torch.float32 and len(x) >= affine.ROWS and affine.available()
     return affine.product(x, symmetric) if fast else x @ symmetric
+
+
+def _no_large_product(part: Any, v: Tensor) -> str:
+    # Without gradients the products themselves, half of what the large matrix multiplies, are faster.
+    return no_matrix_loops(part, v) if torch.is_grad_enabled() else "for gradients alone"
+
+
+def _by_one_product(part: Any, v: Tensor) -> Tensor:
+    found: Tensor = KernelSums.apply(v, part.kernel())  # type: ignore[no-untyped-call]
+    return found
+
+
+def _by_place(part: Any, v: Tensor) -> Tensor:
+    with torch.autocast("cpu", enabled=False):
+        return diagonal_sums(v, part.kernel())
+
+
+ONE_PRODUCT = Way("one large product", _no_large_product, _by_one_product)
+BY_PLACE = Way(
+    "a product for each place", lambda part, v: "matrices" if part.kind == "mat" else no_loops_of_rows(v), _by_place
+)

@@ -1,6 +1,6 @@
 """Kernel products of all pairs on a GPU (Triton): no pair's vectors ever lie in memory.
 
-Plain version: nn.interactions.KernelProduct with kernel `mat`. For each row b and pair p = (i, j):
+The formula is `KernelProduct.forward` with kernel `mat`. For each row b and pair p = (i, j):
 
     y_p = v_i^T K_p v_j        dv_i = dy K_p v_j        dv_j = dy K_p^T v_i        dK_p = sum over rows of dy v_i v_j^T
 """

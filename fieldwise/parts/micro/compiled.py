@@ -10,7 +10,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from fieldwise.loops import running
-from fieldwise.parts.norm.formula import EPSILON
+from fieldwise.parts.micro.gpu import unknown_layers
+from fieldwise.parts.norm.norms import EPSILON
+from fieldwise.parts.ways import Way, no_loops_of_rows
 
 
 def two_layers(v: Tensor, first: Tensor, second: Tensor, layers: tuple[Tensor, ...]) -> Tensor:
@@ -45,18 +47,20 @@ class TwoLayers(torch.autograd.Function):
         threads = running.threads_for(len(v))
         units = v.new_empty(blocks if kept else threads, pairs, height, BLOCK)
         stats, out = v.new_empty(blocks, 2, BLOCK), v.new_empty(len(v), pairs, last.shape[2])
-        flat = bias.squeeze(1), gain.squeeze(1), shift.squeeze(1), last, last_bias.squeeze(1)
-        given = [*(running.array(part) for part in (v, first, second)), weight.shape[1]]
-        given += [running.array(part) for part in (_words(weight, 1) if narrow else weight, *flat)]
-        held, found = running.array(units), [running.array(stats), running.array(out)]
+        norm = gain.squeeze(1), shift.squeeze(1)
+        inputs = micro.Inputs(running.array(v), running.array(first), running.array(second), weight.shape[1])
+        network = micro.Layers(*map(running.array, (_words(weight, 1) if narrow else weight, *norm, last)))
+        biases = micro.Biases(*map(running.array, (bias.squeeze(1), last_bias.squeeze(1))))
+        held, moments, found = map(running.array, (units, stats, out))
 
         def part(low: int, high: int, thread: int) -> None:
-            compute(*given, EPSILON, low, high, held if kept else held[thread : thread + 1], *found)
+            room = micro.Kept(held if kept else held[thread : thread + 1], moments)
+            compute(inputs, network, biases, EPSILON, low, high, room, found)
 
         running.on_threads(part, blocks, threads)
         if kept:
             ctx.narrow = narrow
-            ctx.save_for_backward(v, first, second, weight, *flat[1:4], units, stats)
+            ctx.save_for_backward(v, first, second, weight, *norm, last, units, stats)
         return out
 
     @staticmethod
@@ -66,19 +70,21 @@ class TwoLayers(torch.autograd.Function):
         from fieldwise.parts.micro import loops as micro
 
         compute = _any(micro.backward)
-        v, _, _, weight, gain, _, last, units, _ = saved = ctx.saved_tensors
+        v, first, second, weight, gain, shift, last, units, stats = ctx.saved_tensors
         grad, by_v, threads = grad.contiguous(), torch.empty_like(v), running.threads_for(len(v))
         (_, wide, height), outs = weight.shape, last.shape[2]
         # Each thread has sums of its own: one after the other, the result does not depend on which is first.
         by_weight = v.new_zeros(threads, *_shape(weight, height, wide + 1, LANES))
         by_gain, by_shift = v.new_zeros(2, threads, *gain.shape, LANES)
         by_last = v.new_zeros(threads, *_shape(last, height, outs, LANES))
-        given = [*(running.array(part) for part in (grad, *saved[:3])), wide]
-        given += [running.array(part) for part in (_words(weight, 2) if ctx.narrow else weight, *saved[4:])]
+        inputs = micro.Inputs(running.array(v), running.array(first), running.array(second), wide)
+        layers = micro.Layers(*map(running.array, (_words(weight, 2) if ctx.narrow else weight, gain, shift, last)))
+        kept, pulls = micro.Kept(*map(running.array, (units, stats))), running.array(grad)
         sums = [running.array(part) for part in (by_weight, by_gain, by_shift, by_last)]
 
         def part(low: int, high: int, thread: int) -> None:
-            compute(*given, low, high, *(found[thread] for found in sums), running.array(by_v))
+            own = micro.Sums(*(found[thread] for found in sums))
+            compute(pulls, inputs, layers, kept, low, high, own, running.array(by_v))
 
         running.on_threads(part, len(units), threads)
         affine, collect = (torch.empty_like(weight), weight.new_empty(len(weight), 1, height)), _any(micro.collect)
@@ -115,3 +121,14 @@ def _shape(weight: Tensor, height: int, wide: int, lanes: int) -> tuple[int, int
 def _any(compiled: Any) -> Any:
     """A compiled function, whose arguments numba's own types do not tell."""
     return compiled
+
+
+def _by_loops(part: Any, v: Tensor) -> Tensor:
+    norm, last_norm = part.norms
+    first, last = ((weight(), bias) for weight, bias in zip(part.weights, part.biases, strict=True))
+    found = two_layers(v, part.first, part.second, (*first, norm.gain, norm.shift, *last))
+    normal: Tensor = last_norm(found.transpose(0, 1))
+    return normal.transpose(0, 1).flatten(1)
+
+
+LOOPS = Way("compiled loops", lambda part, v: no_loops_of_rows(v) or unknown_layers(part), _by_loops)

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fieldwise.config.errors import ConfigError
 from fieldwise.config.options import check_sizes
-from fieldwise.loops import gpu, running
+from fieldwise.graphs.plain_parts import Part
 from fieldwise.parts.initial import xavier_
-from fieldwise.parts.interactions import Pairwise, by_field, mask_of
-from fieldwise.parts.micro import compiled as micro_steps
-from fieldwise.parts.norm.compiled import NormRelu, takes
-from fieldwise.parts.norm.formula import PairNorm, activation, pair_norm
-from fieldwise.parts.weights import Plain, weights
-
-PIECE = 8  # numbers of bfloat16 in 16 bytes
+from fieldwise.parts.interactions import Pairwise, array, mask_of
+from fieldwise.parts.micro.compiled import LOOPS
+from fieldwise.parts.micro.gpu import TRITON
+from fieldwise.parts.norm.formula import activated
+from fieldwise.parts.norm.norms import EPSILON, PairNorm, activation, pair_norm
+from fieldwise.parts.ways import chosen
+from fieldwise.parts.weights import weights
 
 
 class Biases(nn.ParameterList):
@@ -64,59 +63,28 @@ class MicroNetwork(Pairwise):
         self.activation = activation(activation_name)
         self.width = self.pairs * widths[-1]
 
+    @chosen(TRITON, LOOPS)
     def forward(self, v: Tensor) -> Tensor:
-        if self._fusible and gpu.fuses(v, self._tile):
-            return self._by_kernels(v)
-        if self._fusible and running.worth(v):
-            norm = self.norms[0]
-            first, last = ((weight(), bias) for weight, bias in zip(self.weights, self.biases, strict=True))
-            layers: Any = *first, norm.gain, norm.shift, *last
-            found = micro_steps.two_layers(v, self.first, self.second, layers)
-            normal: Tensor = self.norms[1](found.transpose(0, 1))
-            return normal.transpose(0, 1).flatten(1)
-        return self.plain(v)
-
-    def plain(self, v: Tensor) -> Tensor:
-        """Layer by layer, what the faster ways equal."""
         p, q = self.sides(v)
         x = torch.cat([p, q, self.both(p, q)] if self.product else [p, q], dim=2)
-        for layer, (weight, bias, norm) in enumerate(zip(self.weights, self.biases, self.norms, strict=True)):
-            x = torch.baddbmm(bias, x, weight())
-            if layer + 1 < len(self.weights) and takes(norm, self.activation, x):
-                x = NormRelu.apply(x, norm.gain, norm.shift)  # type: ignore[no-untyped-call]
-            else:
-                x = norm(x)
-                if layer + 1 < len(self.weights):
-                    x = self.activation(x)
-        return x.transpose(0, 1).flatten(1)
+        *hidden, last = zip(self.weights, self.biases, self.norms, strict=True)
+        for weight, bias, norm in hidden:
+            x = activated(torch.baddbmm(bias, x, weight()), norm, self.activation)
+        weight, bias, norm = last
+        return norm(torch.baddbmm(bias, x, weight())).transpose(0, 1).flatten(1)  # type: ignore[no-any-return]
 
     def both(self, p: Tensor, q: Tensor) -> Tensor:
         """The third input."""
         return p * q
 
-    @property
-    def _fusible(self) -> bool:
-        """Whether the faster ways know these layers."""
-        norm = self.norms[0]
-        known = isinstance(norm, PairNorm) and not norm.alone and isinstance(self.activation, nn.ReLU)
-        return known and len(self.weights) == 2 and isinstance(self.weights[0], Plain)
-
-    @property
-    def _tile(self) -> int:
-        """What the GPU's kernels hold of a pair: its inputs by rows and units, its units by outputs."""
-        inputs, units = (gpu.padded(size + 1) for size in self.weights[0]().shape[1:])
-        return inputs * (units + gpu.ROWS) + units * gpu.padded(2 * self.weights[1]().shape[2], 32)
-
-    def _by_kernels(self, v: Tensor) -> Tensor:
-        """The same by the GPU's kernels."""
-        from fieldwise.parts.micro.triton import micro
-
-        norm, last = self.norms
-        inputs, outputs = (by_field(v), self.weights[0](), self.biases[0]), (self.weights[1](), self.biases[1])
-        # They know a last norm that is the same for all pairs.
-        own = not isinstance(last, PairNorm) or last.alone or len(last.gain) > 1
-        known = (None, None) if own else (last.gain, last.shift)
-        given = *inputs, norm.gain, norm.shift, *outputs, *known, self.first, self.second
-        wide = self.width + (-self.width % PIECE if self.padded else 0)
-        x: Tensor = micro(*given, wide, torch.is_grad_enabled())[0]
-        return (last(x.transpose(0, 1)).transpose(0, 1) if own else x).flatten(1)
+    def plain_part(self) -> Part | None:
+        if not isinstance(self.activation, nn.ReLU):
+            return None
+        layers = []
+        for weight, bias, norm in zip(self.weights, self.biases, self.norms, strict=True):
+            arrays, kind = {"weight": array(weight()), "bias": array(bias)}, "none"
+            if isinstance(norm, PairNorm):
+                kind = "layer" if norm.alone else "fused"
+                arrays |= {"gain": array(norm.gain), "shift": array(norm.shift)}
+            layers.append(Part("layer", {"norm": kind}, arrays))
+        return Part("micro", {"product": self.product, "epsilon": EPSILON}, parts=tuple(layers))

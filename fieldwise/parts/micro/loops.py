@@ -3,7 +3,7 @@
 Of a pair's input z = [v_i, v_j] or [v_i, v_j, v_i * v_j] come units x = W^T z + b; with m and r = 1 / sqrt(var + eps)
 of a row's n = P H units and u = (x - m) r: y = max(0, gain u + shift), out = L^T y + c. Back, with dy = L dout where
 y > 0, else 0, and d = dy gain: dx = r (d - sum d / n - u sum (d u) / n), dz = W dx, dW = sum z dx^T, db = sum dx,
-dL = sum y dout^T, dgain = sum dy u, dshift = sum dy. The plain version is `MicroNetwork.plain`.
+dL = sum y dout^T, dgain = sum dy u, dshift = sum dy. The formula is `MicroNetwork.forward`.
 
 BLOCK rows of the batch go together, sixteen in each register, so that norm and ReLU never look across lanes and every
 product is one of `tiles`. Units (blocks, P, H, BLOCK) are all that is kept for the way back. Rows that the last block
@@ -13,7 +13,7 @@ has too few of are zeros. Functions do the blocks low..high. Sums of GROUP pairs
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -29,6 +29,81 @@ GROUP = 32
 
 # Blocks whose gradients are taken pair by pair: a pair's sums, which lie in the third cache, are fetched once for all.
 TOGETHER = 8
+
+
+class Inputs(NamedTuple):
+    """Vectors v (B, F, D), both fields (P,) of each pair, and the numbers of a pair's input, 2 D or 3 D."""
+
+    v: Any
+    first: Any
+    second: Any
+    wide: Any
+
+
+class Layers(NamedTuple):
+    """weight (P, wide, H), gain and shift (1 or P, H), last (P, H, U).
+
+    The weight may be words of two bfloat16: forward of two inputs (P, wide / 2, H), back of two units (P, wide, H / 2).
+    """
+
+    weight: Any
+    gain: Any
+    shift: Any
+    last: Any
+
+
+class Biases(NamedTuple):
+    """Of the first layer (P, H), of the last (P, U)."""
+
+    bias: Any
+    last_bias: Any
+
+
+class Kept(NamedTuple):
+    """For the way back: units (blocks, P, H, BLOCK), or room for one block's, and stats (blocks, 2, BLOCK)."""
+
+    units: Any
+    stats: Any
+
+
+class Sums(NamedTuple):
+    """A thread's gradients: weight (P, H, size), W^T with b behind it, gain and shift (1 or P, H, 16), last (P, H, 16).
+
+    Lanes of gain and shift are still to be added up.
+    """
+
+    weight: Any
+    gain: Any
+    shift: Any
+    last: Any
+
+
+class Sizes(NamedTuple):
+    """Of a vector, of a pair's input, of its weights' last axis, of units and of outputs."""
+
+    dim: Any
+    wide: Any
+    depth: Any
+    height: Any
+    outs: Any
+
+
+class Pointers(NamedTuple):
+    """Where the numbers of `Layers` begin."""
+
+    weight: Any
+    gain: Any
+    shift: Any
+    last: Any
+
+
+class Pair(NamedTuple):
+    """A pair's number, the places of its two vectors among a block's, and that of its gains."""
+
+    number: Any
+    i: Any
+    j: Any
+    gains: Any
 
 
 @njit(cache=True, nogil=True)
@@ -78,58 +153,71 @@ def empty(lanes: Any, sums: Any) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def forward(
-    v: Any, first: Any, second: Any, wide: Any, weight: Any, bias: Any, gain: Any, shift: Any, last: Any,
-    last_bias: Any, eps: Any, low: Any, high: Any, units: Any, stats: Any, out: Any,
-) -> None:  # fmt: skip
-    """Fills units (blocks, P, H, BLOCK), or (1, ...) where nothing is kept, stats (blocks, 2, BLOCK) and out (B, P, U).
-
-    v (B, F, D), weight (P, wide, H), bias (P, H), gain and shift (1 or P, H), last (P, H, U), last_bias (P, U), where
-    `wide` is 2 D or 3 D. The weight may be words of two inputs each, (P, wide / 2, H).
-    """
-    (pairs, depth, height), dim, outs, kept = weight.shape, v.shape[2], last.shape[2], len(units) == len(stats)
-    rows, results, size = v.reshape(len(v), -1), out.reshape(len(v), -1), height * BLOCK
-    turned, z = np.empty((rows.shape[1], BLOCK), v.dtype), np.empty((wide, BLOCK), v.dtype)
-    inputs, near = room(z, weight), np.empty(BLOCK, v.dtype)
-    found, lanes, sums = np.empty((pairs * outs, BLOCK), v.dtype), np.zeros((2, BLOCK), v.dtype), np.zeros((2, BLOCK))
-    y = np.empty((height, BLOCK), v.dtype)
-    vs, zs, xs, ws, bs, ls, cs = (
-        pointer(turned), pointer(z), pointer(units), pointer(weight), pointer(bias), pointer(last), pointer(last_bias),
-    )  # fmt: skip
-    ys, fs, gains, shifts, zero = pointer(y), pointer(found), pointer(gain), pointer(shift), spread(v.dtype.type(0))
+    inputs: Inputs, layers: Layers, biases: Biases, eps: Any, low: Any, high: Any, kept: Kept, out: Any
+) -> None:
+    """Fills out (B, P, U), and of `kept` the stats and, where it has room for those of all blocks, the units."""
+    v = inputs.v
+    rows, results = v.reshape(len(v), -1), out.reshape(len(v), -1)
+    turned, found = np.empty((rows.shape[1], BLOCK), v.dtype), np.empty((results.shape[1], BLOCK), v.dtype)
     for block in range(low, high):
-        mine, own_stats = (block if kept else 0) * pairs * size, pointer(stats[block])
+        units, stats = kept.units[block if len(kept.units) == len(kept.stats) else 0], kept.stats[block]
         turn_in(rows, block, turned)
-        sums[:] = 0
-        for p in range(pairs):
-            here = mine + p * size
-            fill_inputs(vs, dim, first[p], second[p], wide, zs)
-            pack(z, inputs)
-            to_units = (ws, p * depth * height, height, 1)
-            product((xs, here, BLOCK), (bs, p * height), to_units, (pointer(inputs), 0, BLOCK), depth, height, BLOCK)
-            if p == 0:
-                # Squares are taken from the mean of the first pair's units, near that of all: they do not cancel out.
-                near[:] = 0
-                for h in range(height):
-                    for b in range(BLOCK):
-                        near[b] += xs[here + h * BLOCK + b] / height
-            add_moments(xs, here, height, pointer(near), pointer(lanes))
-            if p % GROUP == GROUP - 1 or p == pairs - 1:
-                empty(lanes, sums)
-        for b in range(BLOCK):
-            far, square = sums[0, b] / (pairs * height), sums[1, b] / (pairs * height)
-            stats[block, 0, b] = near[b] + far
-            stats[block, 1, b] = 1 / math.sqrt(max(square - far * far, 0.0) + eps)
-        for p in range(pairs):
-            here, own = mine + p * size, 0 if len(gain) == 1 else p * height
-            for c in range(0, BLOCK, LANES):
-                mean, scale = load(own_stats, c, LANES), load(own_stats, BLOCK + c, LANES)
-                for h in range(height):
-                    u = (load(xs, here + h * BLOCK + c, LANES) - mean) * scale
-                    store(ys, h * BLOCK + c, LANES, larger(u * gains[own + h] + shifts[own + h], zero))
-            of_pair = (ls, p * height * outs, outs, 1)
-            product((fs, p * outs * BLOCK, BLOCK), (cs, p * outs), of_pair, (ys, 0, BLOCK), height, outs, BLOCK)
+        fill_units(inputs, turned, layers, biases.bias, eps, units, stats)
+        fill_outputs(layers, biases.last_bias, units, stats, found)
         turn_out(found, block, results)
-    keep((z, inputs, y))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def fill_units(inputs: Inputs, turned: Any, layers: Layers, bias: Any, eps: Any, units: Any, stats: Any) -> None:
+    """A block's units x (P, H, BLOCK) of its vectors (F D, BLOCK), and stats (2, BLOCK): each row's m and r."""
+    (pairs, depth, height), wide, kind = layers.weight.shape, inputs.wide, turned.dtype
+    z, near, lanes, sums = (
+        np.empty((wide, BLOCK), kind),
+        np.empty(BLOCK, kind),
+        np.zeros((2, BLOCK), kind),
+        np.zeros((2, BLOCK)),
+    )
+    packed = room(z, layers.weight)
+    vs, zs, xs, ws, bs = pointer(turned), pointer(z), pointer(units), pointer(layers.weight), pointer(bias)
+    for p in range(pairs):
+        here = p * height * BLOCK
+        fill_inputs(vs, inputs.v.shape[2], inputs.first[p], inputs.second[p], wide, zs)
+        pack(z, packed)
+        to_units = (ws, p * depth * height, height, 1)
+        product((xs, here, BLOCK), (bs, p * height), to_units, (pointer(packed), 0, BLOCK), depth, height, BLOCK)
+        if p == 0:
+            # Squares are taken from the mean of the first pair's units, near that of all: they do not cancel out.
+            near[:] = 0
+            for h in range(height):
+                for b in range(BLOCK):
+                    near[b] += xs[here + h * BLOCK + b] / height
+        add_moments(xs, here, height, pointer(near), pointer(lanes))
+        if p % GROUP == GROUP - 1 or p == pairs - 1:
+            empty(lanes, sums)
+    for b in range(BLOCK):
+        far, square = sums[0, b] / (pairs * height), sums[1, b] / (pairs * height)
+        stats[0, b] = near[b] + far
+        stats[1, b] = 1 / math.sqrt(max(square - far * far, 0.0) + eps)
+    keep((z, near, lanes, packed))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def fill_outputs(layers: Layers, last_bias: Any, units: Any, stats: Any, found: Any) -> None:
+    """A block's outputs (P U, BLOCK) of its units: norm, ReLU and the last layer."""
+    pairs, height, outs = layers.last.shape
+    y, zero = np.empty((height, BLOCK), found.dtype), spread(found.dtype.type(0))
+    xs, ys, fs, ls, cs = pointer(units), pointer(y), pointer(found), pointer(layers.last), pointer(last_bias)
+    gains, shifts, own_stats = pointer(layers.gain), pointer(layers.shift), pointer(stats)
+    for p in range(pairs):
+        here, own = p * height * BLOCK, 0 if len(layers.gain) == 1 else p * height
+        for c in range(0, BLOCK, LANES):
+            mean, scale = load(own_stats, c, LANES), load(own_stats, BLOCK + c, LANES)
+            for h in range(height):
+                u = (load(xs, here + h * BLOCK + c, LANES) - mean) * scale
+                store(ys, h * BLOCK + c, LANES, larger(u * gains[own + h] + shifts[own + h], zero))
+        of_pair = (ls, p * height * outs, outs, 1)
+        product((fs, p * outs * BLOCK, BLOCK), (cs, p * outs), of_pair, (ys, 0, BLOCK), height, outs, BLOCK)
+    keep((y,))
 
 
 @njit(cache=True, nogil=True)
@@ -146,25 +234,23 @@ def add_moments(xs: Any, here: Any, height: Any, near: Any, lanes: Any) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def sum_gradients(
-    dout: Any, given: Any, pairs: Any, gain: Any, shift: Any, last: Any, units: Any, stats: Any, start: Any,
-    dgain: Any, dshift: Any, dlast: Any, means: Any,
-) -> None:  # fmt: skip
-    """A block's first turn: fills means (2, BLOCK), sum d / n and sum (d u) / n, and adds to dgain, dshift and dlast.
+    dout: Any, given: Any, layers: Layers, units: Any, stats: Any, start: Any, sums: Sums, means: Any
+) -> None:
+    """A block's first turn: fills means (2, BLOCK), sum d / n and sum (d u) / n, and adds to sums but the weights'.
 
     dout (B, P, U) is all rows', `start` the block's first of them; given (P U, BLOCK) is the block's part of it.
     """
-    (height, outs), last_room, kind = last.shape[1:], dlast.shape[2], means.dtype
+    (pairs, height, outs), last_room, kind = layers.last.shape, sums.last.shape[2], means.dtype
     count, zero = min(BLOCK, len(dout) - start), spread(kind.type(0))
     y, dy = np.empty((height, BLOCK), kind), np.empty((height, BLOCK), kind)
-    sums, g_rows = np.zeros((2, BLOCK)), np.zeros((BLOCK, last_room), kind)
+    totals, g_rows = np.zeros((2, BLOCK)), np.zeros((BLOCK, last_room), kind)
     ys, dys, lanes, gs, grs = pointer(y), pointer(dy), pointer(means), pointer(given), pointer(g_rows)
-    gains, shifts, ls, xs, ds, own_stats = (
-        pointer(gain), pointer(shift), pointer(last), pointer(units), pointer(dout), pointer(stats),
-    )  # fmt: skip
-    by_gain, by_shift, by_last = pointer(dgain), pointer(dshift), pointer(dlast)
+    gains, shifts, ls = pointer(layers.gain), pointer(layers.shift), pointer(layers.last)
+    xs, ds, own_stats = pointer(units), pointer(dout), pointer(stats)
+    by_gain, by_shift, by_last = pointer(sums.gain), pointer(sums.shift), pointer(sums.last)
     means[:] = 0
     for p in range(pairs):
-        here, own = p * height * BLOCK, 0 if len(gain) == 1 else p * height
+        here, own = p * height * BLOCK, 0 if len(layers.gain) == 1 else p * height
         to_units = (ls, p * height * outs, 1, outs)
         ask(xs, here + 2 * height * BLOCK, height * BLOCK, units.size)
         product((dys, 0, BLOCK), None, to_units, (gs, p * outs * BLOCK, BLOCK), outs, height, BLOCK)
@@ -183,7 +269,7 @@ def sum_gradients(
             store(lanes, c, LANES, one)
             store(lanes, BLOCK + c, LANES, two)
         if p % GROUP == GROUP - 1 or p == pairs - 1:
-            empty(means, sums)
+            empty(means, totals)
         if outs == 1:
             for h in range(height):
                 found = zero
@@ -199,74 +285,45 @@ def sum_gradients(
             added_product(into, (ys, 0, 1, BLOCK), (grs, 0, last_room), count, height, last_room)
     for k in range(2):
         for b in range(BLOCK):
-            means[k, b] = sums[k, b] / (pairs * height)
+            means[k, b] = totals[k, b] / (pairs * height)
     keep((y, dy, g_rows))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def backward(
-    dout: Any, v: Any, first: Any, second: Any, wide: Any, weight: Any, gain: Any, shift: Any, last: Any, units: Any,
-    stats: Any, low: Any, high: Any, dweight: Any, dgain: Any, dshift: Any, dlast: Any, dv: Any,
-) -> None:  # fmt: skip
-    """Fills dv (B, F, D); adds to dweight (P, H, size), dgain and dshift (1 or P, H, 16), dlast (P, H, 16).
-
-    db is behind dW^T; lanes of dgain and dshift are still to be added up. The weight may be words of
-    two units each, (P, wide, H / 2).
-    """
-    (pairs, _, depth), dim, (_, height, outs), kind = weight.shape, v.shape[2], last.shape, v.dtype
+def backward(dout: Any, inputs: Inputs, layers: Layers, kept: Kept, low: Any, high: Any, sums: Sums, dv: Any) -> None:
+    """Fills dv (B, F, D) and adds to the sums."""
+    v, weight, (pairs, height, outs), kind = inputs.v, layers.weight, layers.last.shape, inputs.v.dtype
+    dim, wide, depth, size = v.shape[2], inputs.wide, weight.shape[2], sums.weight.shape[2]
     rows, results, grads = v.reshape(len(v), -1), dv.reshape(len(v), -1), dout.reshape(len(v), -1)
     turned, given = np.empty((TOGETHER, rows.shape[1], BLOCK), kind), np.empty((TOGETHER, grads.shape[1], BLOCK), kind)
     by_v, means, by_z = np.empty_like(turned), np.empty((TOGETHER, 2, BLOCK), kind), np.empty((dim, BLOCK), kind)
-    dx, z_rows = np.empty((height, BLOCK), kind), np.zeros((BLOCK, dweight.shape[2]), kind)
-    z_rows[:, wide], size = 1, dweight.shape[2]
+    dx, z_rows, zero = np.empty((height, BLOCK), kind), np.zeros((BLOCK, size), kind), spread(kind.type(0))
+    z_rows[:, wide] = 1
     by_unit, along, by_row = room(dx, weight), room_along(dx, weight), room(z_rows, weight)
-    ws, ls, xs, zrs, dzs = pointer(weight), pointer(last), pointer(units), pointer(z_rows), pointer(by_z)
-    dxs, gains, shifts, by_weight, zero = (
-        pointer(dx),
-        pointer(gain),
-        pointer(shift),
-        pointer(dweight),
-        spread(kind.type(0)),
-    )
+    xs, by_weight, sizes = pointer(kept.units), pointer(sums.weight), Sizes(dim, wide, depth, height, outs)
+    at = Pointers(pointer(weight), pointer(layers.gain), pointer(layers.shift), pointer(layers.last))
     for chunk in range(low, high, TOGETHER):
         together = min(TOGETHER, high - chunk)
         for k in range(together):
             turn_in(rows, chunk + k, turned[k])
             turn_in(grads, chunk + k, given[k])
-            part = units[chunk + k], stats[chunk + k], (chunk + k) * BLOCK
-            sum_gradients(dout, given[k], pairs, gain, shift, last, *part, dgain, dshift, dlast, means[k])
+            part = kept.units[chunk + k], kept.stats[chunk + k], (chunk + k) * BLOCK
+            sum_gradients(dout, given[k], layers, *part, sums, means[k])
         by_v[:] = 0
         for p in range(pairs):
-            own, i, j = 0 if len(gain) == 1 else p * height, first[p] * dim * BLOCK, second[p] * dim * BLOCK
-            to_units, start = (ls, p * height * outs, 1, outs), p * wide * depth
+            i, j, own = inputs.first[p], inputs.second[p], 0 if len(layers.gain) == 1 else p * height
+            pair = Pair(p, i * dim * BLOCK, j * dim * BLOCK, own)
             for k in range(together):
-                gs, vs, dvs = pointer(given[k]), pointer(turned[k]), pointer(by_v[k])
-                lanes, own_stats = pointer(means[k]), pointer(stats[chunk + k])
                 here = ((chunk + k) * pairs + p) * height * BLOCK
-                product((dxs, 0, BLOCK), None, to_units, (gs, p * outs * BLOCK, BLOCK), outs, height, BLOCK)
-                for c in range(0, BLOCK, LANES):
-                    mean, scale = load(own_stats, c, LANES), load(own_stats, BLOCK + c, LANES)
-                    one, two = load(lanes, c, LANES), load(lanes, BLOCK + c, LANES)
-                    for h in range(height):
-                        at, factor = h * BLOCK + c, gains[own + h]
-                        u = (load(xs, here + at, LANES) - mean) * scale
-                        g = where_zero(larger(u * factor + shifts[own + h], zero), zero, load(dxs, at, LANES))
-                        store(dxs, at, LANES, (g * factor - u * two - one) * scale)
+                norm = pointer(kept.stats[chunk + k]), pointer(means[k])
+                fill_unit_gradients(at, sizes, pair, xs, here, norm, pointer(given[k]), zero, pointer(dx))
                 pack(dx, by_unit)
                 pack_along(dx, along)
-                of_units = (pointer(by_unit), 0, BLOCK)
                 after = here + pairs * height * BLOCK if k + 1 < together else (chunk * pairs + p + 1) * height * BLOCK
-                ask(xs, after, height * BLOCK, units.size)
-                added_product((dvs, i, BLOCK), (ws, start, 1, depth), of_units, depth, dim, BLOCK)
-                added_product((dvs, j, BLOCK), (ws, start + dim * depth, 1, depth), of_units, depth, dim, BLOCK)
-                if wide > 2 * dim:
-                    third = (ws, start + 2 * dim * depth, 1, depth)
-                    product((dzs, 0, BLOCK), None, third, of_units, depth, dim, BLOCK)
-                    for n in range(0, dim * BLOCK, LANES):
-                        dz = load(dzs, n, LANES)
-                        store(dvs, i + n, LANES, load(dvs, i + n, LANES) + dz * load(vs, j + n, LANES))
-                        store(dvs, j + n, LANES, load(dvs, j + n, LANES) + dz * load(vs, i + n, LANES))
-                fill_rows(v, first[p], second[p], chunk + k, wide, size, zrs)
+                ask(xs, after, height * BLOCK, kept.units.size)
+                of_units = (pointer(by_unit), 0, BLOCK)
+                add_to_vectors(at, sizes, pair, of_units, pointer(turned[k]), pointer(by_z), pointer(by_v[k]))
+                fill_rows(v, i, j, chunk + k, wide, size, pointer(z_rows))
                 pack(z_rows, by_row)
                 # Rows that the last block lacks have no gradient: what z_rows holds there does not matter.
                 of_dx, length = (pointer(along), 0, 1, along.shape[1]), along.shape[1]
@@ -275,6 +332,39 @@ def backward(
         for k in range(together):
             turn_out(by_v[k], chunk + k, results)
     keep((by_z, dx, z_rows, by_unit, along, by_row))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def fill_unit_gradients(
+    at: Pointers, sizes: Sizes, pair: Pair, xs: Any, here: Any, norm: Any, gs: Any, zero: Any, dxs: Any
+) -> None:
+    """A pair's dx (H, BLOCK) of units from `here` on, back through last layer, ReLU and norm: its stats and means."""
+    height, outs, own, (own_stats, lanes) = sizes.height, sizes.outs, pair.gains, norm
+    to_units = (at.last, pair.number * height * outs, 1, outs)
+    product((dxs, 0, BLOCK), None, to_units, (gs, pair.number * outs * BLOCK, BLOCK), outs, height, BLOCK)
+    for c in range(0, BLOCK, LANES):
+        mean, scale = load(own_stats, c, LANES), load(own_stats, BLOCK + c, LANES)
+        one, two = load(lanes, c, LANES), load(lanes, BLOCK + c, LANES)
+        for h in range(height):
+            place, factor = h * BLOCK + c, at.gain[own + h]
+            u = (load(xs, here + place, LANES) - mean) * scale
+            g = where_zero(larger(u * factor + at.shift[own + h], zero), zero, load(dxs, place, LANES))
+            store(dxs, place, LANES, (g * factor - u * two - one) * scale)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def add_to_vectors(at: Pointers, sizes: Sizes, pair: Pair, of_units: Any, vs: Any, dzs: Any, dvs: Any) -> None:
+    """Adds W dx of a pair's units to the gradients (F D, BLOCK) of its two vectors."""
+    dim, depth, start = sizes.dim, sizes.depth, pair.number * sizes.wide * sizes.depth
+    added_product((dvs, pair.i, BLOCK), (at.weight, start, 1, depth), of_units, depth, dim, BLOCK)
+    added_product((dvs, pair.j, BLOCK), (at.weight, start + dim * depth, 1, depth), of_units, depth, dim, BLOCK)
+    if sizes.wide > 2 * dim:
+        third = (at.weight, start + 2 * dim * depth, 1, depth)
+        product((dzs, 0, BLOCK), None, third, of_units, depth, dim, BLOCK)
+        for n in range(0, dim * BLOCK, LANES):
+            dz = load(dzs, n, LANES)
+            store(dvs, pair.i + n, LANES, load(dvs, pair.i + n, LANES) + dz * load(vs, pair.j + n, LANES))
+            store(dvs, pair.j + n, LANES, load(dvs, pair.j + n, LANES) + dz * load(vs, pair.i + n, LANES))
 
 
 @njit(cache=True, nogil=True)

@@ -1,8 +1,8 @@
 """A micro network for each pair (NIFM, PIN), as a graph on two sides.
 
 Where the norm is fused, its statistics are over all pairs of a row, so that behind the first layer even pairs of the
-context alone are each row's own; the first layer, which is nearly all of the work, is not, and signs.py spares most of
-the rest.
+context alone are each row's own; the first layer, which is nearly all of the work, is not, and graphs/context_norm.py
+spares most of the rest.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from fieldwise.graphs.features import Block, Moments, Norm, normed, together
 from fieldwise.graphs.graph import Graph
 from fieldwise.graphs.plain_parts import Part
 from fieldwise.graphs.two_sides import Side, Sides, Whole
+from fieldwise.parts.forms import Form
 
 
 @dataclass(frozen=True)
@@ -201,3 +202,6 @@ def _last(graph: Graph, part: Part, layer: Part, units: list[Units]) -> list[Blo
         return blocks
     gain, shift = (np.broadcast_to(layer.arrays[name], (pairs, 1, width)).ravel() for name in ("gain", "shift"))
     return normed(graph, blocks, Norm(gain, shift, part["epsilon"]))
+
+
+FORMS = {"micro": Form(micro)}

@@ -1,6 +1,6 @@
 """PIN's and NIFM's micro networks on a GPU (Triton): no pair's input or hidden units ever lie in memory.
 
-Plain version: nn.micro.MicroNetwork with two layers and the fused norm. For each row b and pair p = (i, j):
+The formula is `MicroNetwork.forward` with two layers and the fused norm. For each row b and pair p = (i, j):
 
     x = [v_i, v_j, v_i * v_j, 1]         h = x W1_p, b1_p being W1_p's last row
     n = (h - mean_b) / std_b             over all pairs and units of the row
@@ -30,7 +30,7 @@ from torch import Tensor
 from fieldwise.loops.gpu import ROWS, padded
 from fieldwise.loops.triton_pairs import fields_of, store_side, sum_sides, summed, vectors_of
 from fieldwise.parts.micro.triton_last import last_norm, pulled
-from fieldwise.parts.norm.formula import EPSILON
+from fieldwise.parts.norm.norms import EPSILON
 
 WALKS = 4  # programs that share a pair's rows, where no gradient is summed over them
 

@@ -9,23 +9,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fieldwise.loops import running
-from fieldwise.parts.norm.formula import EPSILON, PairNorm
-
-
-def takes(norm: Any, activation: Any, x: Tensor) -> bool:
-    """Whether the compiled loops can do this norm and activation of units x (P, B, H), or (B, H) of one layer."""
-    # Asked first: a look at the number of rows would bind an exported model to it.
-    if torch.compiler.is_compiling():
-        return False
-    shared = isinstance(norm, nn.LayerNorm) or (isinstance(norm, PairNorm) and not norm.alone)
-    known = shared and isinstance(activation, nn.ReLU) and x.is_contiguous()
-    return known and x.shape[-2] >= running.ROWS_PER_THREAD and running.computes(x.detach())
-
-
-def layer_norm_relu(x: Tensor, norm: nn.LayerNorm) -> Tensor:
-    """relu(norm(x)): (B, H) -> (B, H)."""
-    found: Tensor = LayerNormRelu.apply(x, norm.weight, norm.bias, norm.eps)  # type: ignore[no-untyped-call]
-    return found
+from fieldwise.parts.norm.norms import EPSILON, PairNorm
+from fieldwise.parts.ways import Way, no_loops_of_rows
 
 
 class LayerNormRelu(torch.autograd.Function):
@@ -103,3 +88,32 @@ class NormRelu(torch.autograd.Function):
         running.on_threads(part, grad.shape[1], threads)
         own = (len(gain), -1, 1, x.shape[2])
         return dx, *(total.sum(0).view(own).sum(1) for total in (by_gain, by_shift))
+
+
+def _no_loops(x: Tensor, activation: nn.Module) -> str:
+    if not isinstance(activation, nn.ReLU):
+        return "no ReLU"
+    return no_loops_of_rows(x, along=-2, narrow=True) or ("" if x.is_contiguous() else "not contiguous")
+
+
+def _no_layer_loops(x: Tensor, norm: nn.Module, activation: nn.Module) -> str:
+    return _no_loops(x, activation) if isinstance(norm, nn.LayerNorm) else "no layer norm"
+
+
+def _no_pair_loops(x: Tensor, norm: nn.Module, activation: nn.Module) -> str:
+    shared = isinstance(norm, PairNorm) and not norm.alone
+    return _no_loops(x, activation) if shared else "no norm over all pairs"
+
+
+def _layer_by_loops(x: Tensor, norm: Any, activation: nn.Module) -> Tensor:
+    found: Tensor = LayerNormRelu.apply(x, norm.weight, norm.bias, norm.eps)  # type: ignore[no-untyped-call]
+    return found
+
+
+def _pairs_by_loops(x: Tensor, norm: Any, activation: nn.Module) -> Tensor:
+    found: Tensor = NormRelu.apply(x, norm.gain, norm.shift)  # type: ignore[no-untyped-call]
+    return found
+
+
+LAYER_LOOPS = Way("compiled loops", _no_layer_loops, _layer_by_loops)
+PAIR_LOOPS = Way("compiled loops over pairs", _no_pair_loops, _pairs_by_loops)

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
 from fieldwise.config.settings import Config
 from fieldwise.nn.model import Model
+from fieldwise.nn.taken import ways_of
 from fieldwise.train import distributed
 from fieldwise.train.sharded.sharded_model import Cut
 from fieldwise.train.steps.captured import CapturedStep
@@ -22,6 +28,7 @@ __all__ = [
     "make_step",
     "optimizer_of",
     "tables",
+    "ways_taken",
 ]
 
 
@@ -29,7 +36,20 @@ def make_step(model: Model | Cut, config: Config, total: int) -> Step:
     """The fastest step there is for this model, its device and these settings, or that of several workers."""
     if isinstance(model, Cut):
         return ShardedStep(model, config, total)
+    return kind_of_step(model, config)(model, config, total)
+
+
+def kind_of_step(model: Model, config: Config) -> type[Step]:
+    """The same without making it, for a model whose tables are whole."""
     if distributed.count() > 1:
-        return SharedStep(model, config, total)
+        return SharedStep
     kinds = [kind for kind in (ShallowStep, CapturedStep) if kind.takes(model, config)]
-    return kinds[0](model, config, total) if kinds else Step(model, config, total)
+    return kinds[0] if kinds else Step
+
+
+def ways_taken(model: Model, config: Config, ids: NDArray[np.int32]) -> dict[str, Any]:
+    """The kind of step that training takes, and the way of each part, on rows of a batch."""
+    kind, parts = kind_of_step(model, config), ways_of(model, ids, config.train.precision)
+    if kind is ShallowStep:  # does without the parts
+        parts = [{key: value for key, value in row.items() if key != "training"} for row in parts if "scoring" in row]
+    return {"step": kind.__name__, "device": next(model.parameters()).device.type, "rows": len(ids), "parts": parts}

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fieldwise.config.errors import first_line
 from fieldwise.config.settings import Config
 from fieldwise.data.batches import Batch, rows_of_batches, take
 from fieldwise.data.dataset import Part
@@ -192,7 +193,7 @@ class CapturedStep(Step):
         except Exception as error:  # a compiler can fail in any way
             if self.compiled == self.objective:
                 raise
-            log.warning("train.compile: this step runs uncompiled: %s", _first_line(error))
+            log.warning("train.compile: this step runs uncompiled: %s", first_line(error))
             self.compiled = self.objective
             total = self._gradients()
         self._update(total)
@@ -205,7 +206,7 @@ class CapturedStep(Step):
             with _uncollected(), torch.cuda.graph(graph, stream=self.side):
                 self._update(self._gradients())
         except Exception as error:  # as can a capture, by an operation that asks the host
-            log.warning("train.graph: this step runs without a graph: %s", _first_line(error))
+            log.warning("train.graph: this step runs without a graph: %s", first_line(error))
             group["step"], self.warm = before, -(2**62)
             return None
         self.graph = graph
@@ -321,8 +322,3 @@ def _compiled(objective: Any) -> Any:
 
 def _pinned(values: Tensor, device: torch.device) -> Tensor:
     return values.pin_memory() if device.type == "cuda" else values
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]

@@ -17,7 +17,8 @@ from fieldwise.nn.model import Model
 from fieldwise.nn.shallow_scores import is_shallow
 from fieldwise.optim import FTRL, AdaGrad, Adam, RowOptimizer
 from fieldwise.optim.adam_rows import powers
-from fieldwise.parts.interactions import FieldAwareProduct
+from fieldwise.parts.field_aware.formula import FieldAwareProduct
+from fieldwise.parts.ways import no_loops
 from fieldwise.train.steps.plain import Step, tables
 
 # Rows that are worth a thread of their own.
@@ -40,7 +41,7 @@ class ShallowStep(Step):
             and not settings.clip
             and not settings.l2_full
             and is_shallow(model)
-            and running.available(*(table.weight.detach()[:1] for table in tables(model)))
+            and not no_loops(*(table.weight.detach()[:1] for table in tables(model)))
         )
 
     def __init__(self, model: Model, config: Config, total: int) -> None:

@@ -1,0 +1,1 @@
+"""Vectors as they are, several interactions side by side, a norm on them."""

@@ -1,0 +1,1 @@
+"""Products of vectors that each field has for each other (FFM)."""

@@ -1,0 +1,63 @@
+"""The fused layer norm over all sub-networks of an instance, and the activations by their names."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fieldwise.config.errors import ConfigError, unknown
+
+# The paper writes its norms without an epsilon; equal units would then divide by zero.
+EPSILON = 1e-5
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "relu": nn.ReLU,
+    "elu": nn.ELU,
+    "selu": nn.SELU,
+    "tanh": nn.Tanh,
+}
+
+
+def activation(name: str) -> nn.Module:
+    """The activation of that name."""
+    if name not in ACTIVATIONS:
+        raise ConfigError(unknown("activation", name, ACTIVATIONS))
+    return ACTIVATIONS[name]()
+
+
+class PairNorm(nn.Module):
+    """Normalises the units of P sub-networks (section 3.3.4): (P, B, H) -> (P, B, H).
+
+    kind `fused`: statistics over all pairs and units of an instance, one gain and shift of length H for
+    all pairs (the paper's formula); `fused-per-pair`: the same statistics, a gain and shift for each
+    pair; `layer`: statistics of each sub-network by itself, own gain and shift.
+    """
+
+    KINDS = ("fused", "fused-per-pair", "layer", "none")
+    l2_group = None
+
+    def __init__(self, pairs: int, width: int, kind: str = "fused") -> None:
+        super().__init__()
+        if kind not in self.KINDS:
+            raise ConfigError(unknown("sub-network norm", kind, self.KINDS))
+        self.alone = kind == "layer"
+        own = pairs if kind in ("fused-per-pair", "layer") else 1
+        self.gain = nn.Parameter(torch.ones(own, 1, width))
+        self.shift = nn.Parameter(torch.zeros(own, 1, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        # Instances first: torch's own layer norm, one pass over memory, then does both kinds of statistics.
+        rows = x.transpose(0, 1)
+        if self.alone:
+            normal = functional.layer_norm(rows, rows.shape[2:], eps=EPSILON)
+            return normal.transpose(0, 1) * self.gain + self.shift
+        shape = rows.shape[1:]
+        gain, shift = (values.expand(shape[0], 1, shape[1]).reshape(shape) for values in (self.gain, self.shift))
+        return functional.layer_norm(rows, shape, gain, shift, EPSILON).transpose(0, 1)
+
+
+def pair_norm(pairs: int, width: int, kind: str) -> nn.Module:
+    """The norm of a micro network's layer, or nothing for `none` and for a single number: its norm is always 0."""
+    single = width == 1 and (pairs == 1 or kind == "layer")
+    return nn.Identity() if kind == "none" or single else PairNorm(pairs, width, kind)

@@ -1,0 +1,1 @@
+"""The sum of all pairs' inner products (FM)."""

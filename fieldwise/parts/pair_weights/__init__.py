@@ -1,0 +1,1 @@
+"""Explicit weights of pairs of categories (Poly-2)."""
