@@ -25,7 +25,12 @@ def unknown_layers(part: Any) -> str:
 
 def tile(part: Any) -> int:
     """What the kernels hold of a pair: its inputs by rows and units, its units by outputs."""
-    inputs, units = (gpu.padded(size + 1) for size in part.weights[0]().shape[1:])
+    fan_in, height = part.weights[0]().shape[1:]
+    inputs, units = gpu.padded(fan_in + 1), gpu.padded(height + 1)
+    if torch.is_grad_enabled():
+        # On the way back each of the two or three inputs' weights is a tile by itself.
+        sides = 3 if part.product else 2
+        inputs = max(inputs, sides * gpu.padded(fan_in // sides))
     return inputs * (units + gpu.ROWS) + units * gpu.padded(2 * part.weights[1]().shape[2], 32)
 
 
