@@ -186,7 +186,8 @@ def clear(part: nn.Module, v: Tensor) -> Tensor:
     near = torch.full((len(v),), torch.inf, device=v.device, dtype=torch.float64)
 
     def look(relu: nn.Module, given: tuple[Tensor, ...]) -> None:
-        torch.minimum(near, given[0].abs().amin((0, 2)), out=near)
+        units = given[0].abs().amin(-1)  # of rows, or of pairs and rows
+        torch.minimum(near, units if units.dim() == 1 else units.amin(0), out=near)
 
     hooks = [relu.register_forward_pre_hook(look) for relu in part.modules() if isinstance(relu, nn.ReLU)]
     with torch.no_grad(), formulas_alone():

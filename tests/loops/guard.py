@@ -90,15 +90,13 @@ def guard_arguments(pages: Pages, calls: Callable[[str, str], None]) -> None:
     plain = Dispatcher.__call__
 
     def call(self: Any, *arguments: Any) -> Any:
-        arrays = [part for part in arguments if isinstance(part, np.ndarray)]
-        for part in arguments:
-            assert not isinstance(part, tuple) or not any(isinstance(one, np.ndarray) for one in part)
+        arrays = _arrays(arguments)
         calls(f"{self.py_func.__module__}.{self.py_func.__name__}", " ".join(f"{a.dtype}{a.shape}" for a in arrays))
         spans = [(low, high, pages.take(high - low)) for low, high in _spans(arrays)]
         for low, high, address in spans:
             ctypes.memmove(address, low, high - low)
         try:
-            return plain(self, *(_moved(one, spans) if isinstance(one, np.ndarray) else one for one in arguments))
+            return plain(self, *(_moved(one, spans) for one in arguments))
         finally:
             written = [byte_bounds(array)[0] for array in arrays if array.size and array.flags.writeable]
             for low, high, address in spans:
@@ -120,9 +118,20 @@ def _spans(arrays: list[Any]) -> list[tuple[int, int]]:
     return found
 
 
+def _arrays(parts: Any) -> list[Any]:
+    """All arrays among arguments, and in the tuples among them."""
+    found: list[Any] = []
+    for part in parts:
+        found += [part] if isinstance(part, np.ndarray) else _arrays(part) if isinstance(part, tuple) else []
+    return found
+
+
 def _moved(array: Any, spans: list[tuple[int, int, int]]) -> Any:
-    """The array where its span lies now; one without numbers stays."""
-    if not array.size:
+    """The array where its span lies now, those of a tuple each; what has no numbers stays."""
+    if isinstance(array, tuple):
+        parts = [_moved(one, spans) for one in array]
+        return type(array)(*parts) if hasattr(array, "_fields") else tuple(parts)
+    if not isinstance(array, np.ndarray) or not array.size:
         return array
     place = array.__array_interface__["data"][0]
     low, high, address = next(span for span in spans if span[0] <= place < span[1])
