@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch
 
 # Rows of a batch, and ids: a network holds a vector, or several, for each of them.
-SCORE_ROWS, SCORE_IDS = 4096, 2_000_000
+SCORE_ROWS, SCORE_IDS = 4096, 4_000_000
 
 
 class Scorer(Protocol):

@@ -32,7 +32,7 @@ FAILED = "FAILED"
 # What an unfinished run has in its folder.
 UNFINISHED = {FAILED, "identity.json", "config.toml", "log.jsonl", "checkpoint", "best.safetensors"}
 # Fields whose pairs are all measured; and how many are where there are more, because pairs grow with their square.
-MOST_PAIRED, PAIRED = 200, 40
+MOST_PAIRED, PAIRED = 200, 20
 
 
 class Run(ABC):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fieldwise.bundle.scoring import SCORE_IDS, in_batches
 
 
-@pytest.mark.parametrize(("rows", "columns", "most"), [(10_000, 3, 4096), (1000, 5000, 400), (3, 3_000_000, 1)])
+@pytest.mark.parametrize(("rows", "columns", "most"), [(10_000, 3, 4096), (1000, 5000, 800), (3, 6_000_000, 1)])
 def test_batches_are_bounded_by_rows_and_by_ids(rows: int, columns: int, most: int) -> None:
     ids = np.broadcast_to(np.arange(rows, dtype=np.int32)[:, None], (rows, columns))
     sizes = []
