@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,8 @@ from fieldwise.evaluation.pair_strength import pair_strength
 from fieldwise.reporting import plots
 from fieldwise.reporting.result_tables import Column
 
-MOST_ROWS = 20_000
+# Rows that are looked at; and fields, whose pairs grow with their square.
+MOST_ROWS, MOST_FIELDS = 20_000, 500
 # The share of the pairs that a third is; and what an AUC may lose before somebody notices.
 THIRD, SMALL_COST = 1 / 3, 0.0005
 SHARES = (0.1, 0.2, THIRD, 0.5, 0.7, 0.9)
@@ -57,6 +59,12 @@ def explain(predictor: Predictor, rows: Path | None = None, strength_rows: int =
     layout, names = encoder.layout, encoder.names
     if layout.fields < 2:
         raise DataError(f"pairs need at least two fields, found {layout.fields} ({predictor.bundle.path})")
+    if layout.fields > MOST_FIELDS:
+        found_pairs = f"{layout.fields:,} fields and {math.comb(layout.fields, 2):,} pairs of them"
+        raise DataError(
+            f"explain measures all pairs of at most {MOST_FIELDS} fields, found {found_pairs} "
+            f"({predictor.bundle.path}); `fieldwise report` shows those of the strongest fields"
+        )
     known = rows_of(predictor, rows)
     maps: dict[str, pair_maps.Matrix | None] = {}
     if pair_maps.pair_part(model) is not None:

@@ -14,12 +14,15 @@ import torch
 
 from fieldwise import cli, models
 from fieldwise.bundle.predictor import Predictor
+from fieldwise.config.errors import DataError
 from fieldwise.config.settings import load_config
 from fieldwise.data.schema import Layout
 from fieldwise.evaluation import pair_maps
 from fieldwise.nn.model import Model
 from fieldwise.reporting import pair_report
+from fieldwise.reporting.report import write_report
 from fieldwise.studies import sources
+from fieldwise.train import runs
 from fieldwise.train.loop import train
 from tests.conftest import Trained
 
@@ -166,3 +169,30 @@ def test_explain_verb(trained: Trained, tmp_path: Path, capsys: pytest.CaptureFi
     assert run("explain", trained.run) == 0
     assert "3 pairs of 3 fields, by variance" in capsys.readouterr().out
     assert run("explain", trained.run, "--rows", tmp_path / "none.csv") == 2
+
+
+def test_too_many_fields_are_refused_before_anything_is_measured(trained: Trained, monkeypatch: pytest.MonkeyPatch):
+    predictor = Predictor.load(trained.run)
+    fields = predictor.bundle.own_encoder.layout.fields
+    monkeypatch.setattr(pair_report, "MOST_FIELDS", fields - 1)
+    monkeypatch.setattr(pair_report, "rows_of", None)
+    found = f"at most {fields - 1} fields, found {fields} fields and {fields * (fields - 1) // 2} pairs of them"
+    with pytest.raises(DataError, match=found):
+        pair_report.explain(predictor)
+
+
+def test_a_run_of_too_many_fields_has_the_pairs_of_the_strongest(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A report names the fields that it shows, and of how many they are."""
+    config = load_config(overrides=["model.name=fm", "train.epochs=1", "device=cpu"])
+    whole = train(config, trained.data, tmp_path / "whole")["pair_strength"]
+    assert set(whole) == {"fields", "matrix"}
+    monkeypatch.setattr(runs, "MOST_PAIRED", 2)
+    monkeypatch.setattr(runs, "PAIRED", 2)
+    some = train(config, trained.data, tmp_path / "some")["pair_strength"]
+    assert (some["of"], len(some["fields"])) == (3, 2)
+    one, other = (whole["fields"].index(name) for name in some["fields"])
+    assert some["matrix"][0][1] == whole["matrix"][one][other] > 0
+    write_report([tmp_path / "some"], tmp_path / "page.html")
+    assert "The 2 strongest of 3 fields." in (tmp_path / "page.html").read_text(encoding="utf-8")
