@@ -260,7 +260,7 @@ class EventLog:
 
 
 def read_outcomes(log: sql.Engine, after: int, most: int) -> list[Outcome]:
-    """Counted responses behind a `seq`, in their order, at most so many."""
+    """Counted responses behind a `seq`, in their order, at most `most`."""
     same = (impressions.c.request_id == events.c.request_id) & (impressions.c.part == events.c.part)
     columns = (events.c.seq, events.c.request_id, events.c.place, events.c.label, events.c.time)
     asked = (

@@ -98,7 +98,7 @@ def stack(labels: NDArray[Any], logits: NDArray[Any], weights: NDArray[Any] | No
     return _newton(x, y, w, plain, ridge=float(len(x)) ** 2)
 
 
-# A slope is drawn to 1 as if so many rows spoke for it: a handful of separable rows must not make it infinite.
+# A slope is drawn to 1 as if this many rows spoke for it: a handful of separable rows must not make it infinite.
 RIDGE_ROWS = 1.0
 
 

@@ -1,4 +1,4 @@
-"""The members of a blend as one: one schema, one encoder, one model, so that whoever predicts sees no difference.
+"""The members of a blend as one: one schema, one encoder, one model, so that callers see no difference.
 
 Members whose encoders differ read different ids of a row; joined, a row has the ids of each of them side by side, and a
 field that several have is one field of several columns.

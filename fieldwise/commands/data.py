@@ -82,7 +82,7 @@ def prepare(
         typer.Option(help="Share of the negatives that training rows keep; probabilities stay true.", show_default="1"),
     ] = None,
     gbdt_leaves: Annotated[
-        int | None, typer.Option(help="Add the leaves of so many boosted trees of depth 7 as fields, such as 30.")
+        int | None, typer.Option(help="Add the leaves of this many boosted trees of depth 7 as fields, such as 30.")
     ] = None,
     history: Annotated[
         str,

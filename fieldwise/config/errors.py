@@ -71,7 +71,7 @@ def shown(text: str) -> str:
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:
-    """The line for a name that nobody knows, with the nearest one.
+    """The error line for an unknown name, with the nearest known one.
 
     >>> unknown("model", "pnn", ["lr", "ipnn"])
     "unknown model 'pnn'; did you mean 'ipnn'? available: ipnn, lr"

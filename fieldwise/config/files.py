@@ -94,7 +94,7 @@ def whole_folder(path: Path, marker: str, force: bool = False) -> Iterator[Path]
 
 @contextmanager
 def resumed_folder(path: Path, marker: str, stamp: str, force: bool = False) -> Iterator[Path]:
-    """A whole folder that is found again after a kill by whoever has the same stamp; others start anew.
+    """A whole folder that a process with the same stamp finds again after a kill; others start anew.
 
     An error leaves nothing, as in `whole_folder`, an interrupt what there is; one process at a time writes to `path`.
     """

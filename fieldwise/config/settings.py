@@ -19,9 +19,9 @@ class TrainSettings:
 
     batch_size 0 takes a 200th of the training rows, at least 50 and at most 2000, so that small data see enough
     steps. patience: evaluations without a better validation log loss before training stops. With `average` what is
-    evaluated and kept is a moving average of the weights over about so many epochs; -1 takes one epoch where the batch
-    size is left open too and training rows are fewer than 400,000, and none elsewhere. L2 terms are lambda/2 times
-    a sum of squares: `l2` of the looked-up rows, averaged over the batch (`l2_reduction` sum: the paper's numbers),
+    evaluated and kept is a moving average of the weights over about that many epochs; -1 takes one epoch where the
+    batch size is left open too and training rows are fewer than 400,000, and none elsewhere. L2 terms are lambda/2
+    times a sum of squares: `l2` of the looked-up rows, averaged over the batch (`l2_reduction` sum: the paper's numbers),
     `l2_full` of whole tables, `l2_kernels` of pairs' kernels, `l2_attention` of the attention's matrix W alone, and
     `l2_weights` of all other weights: sub-networks, convolutions, DNN. No weight belongs to two of these three, and
     biases, gains of norms, the attention's score and projection belong to none. `init` fills the tables, and with

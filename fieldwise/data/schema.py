@@ -100,7 +100,7 @@ class Layout:
 class HistorySettings:
     """Which keys have a history, and how it is told: see data/history/history.py.
 
-    `keys` are columns, or crosses like `user*item`; `auto`, or `auto:8`, stands for up to so many that prepare
+    `keys` are columns, or crosses like `user*item`; `auto`, or `auto:8`, stands for up to that many, which prepare
     proposes and writes in its place (data/encode/propose_history.py). `strength` rows of the overall rate are added to
     each rate; `most_keys` bounds the memory, about 64 bytes for each. Each key adds the fields named in `parts`, in
     buckets, or, with `interpolate` M > 0, between anchors in steps of 1/M.

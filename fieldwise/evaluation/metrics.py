@@ -16,9 +16,9 @@ from fieldwise.evaluation.ranking import Ranking
 Floats = NDArray[np.float64]
 # Probabilities are clipped to [CLIP, 1-CLIP] before a logarithm, so that one wrong certainty costs 16, not infinity.
 CLIP = 1e-7
-# Rows are grouped into so many bins to see whether predicted rates come true.
+# The number of bins that rows are grouped into, to see whether predicted rates come true.
 BINS = 15
-# Metrics of each value of a column are listed up to so many values.
+# The most values of a column whose metrics are listed.
 MOST_VALUES = 50
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-# Sums go over so many scores at a time: their temporary arrays stay small beside the scores themselves.
+# Scores per partial sum: temporary arrays stay small beside the scores themselves.
 CHUNK = 1 << 20
 
 Piece = tuple[NDArray[Any], NDArray[Any] | None]
@@ -57,7 +57,7 @@ class Scores:
         return self.first(len(self.values))
 
     def first(self, count: int) -> float | int:
-        """The weight of the first so many scores."""
+        """The weight of the first `count` scores."""
         return _plain(self._until(np.asarray(count)))
 
     def below(self, at: Any) -> NDArray[Any]:
@@ -69,7 +69,7 @@ class Scores:
         return self._until(np.searchsorted(self.values, at, side="right"))
 
     def sum(self, worth: Callable[[NDArray[Any]], NDArray[Any]], count: int | None = None) -> float | int:
-        """The weighted sum of `worth` over the scores, or over the first so many of them."""
+        """The weighted sum of `worth` over the scores, or over the first `count` of them."""
         return sum(_plain((worth(values) * weights).sum()) for values, weights in self._chunks(count))
 
     def _until(self, places: NDArray[Any]) -> NDArray[Any]:
@@ -174,7 +174,7 @@ class Ranking:
         return twice / 2 / pairs
 
     def sums(self, positives: int | None = None, negatives: int | None = None) -> Sums:
-        """The sums of the first so many scores of each class, or of all."""
+        """The sums of the first scores of each class, as many as are given, or of all."""
         sides = ((self.positive, positives), (self.negative, negatives))
         weights = [side.total if count is None else side.first(count) for side, count in sides]
         return Sums(sum(weights), weights[0], sum(side.sum(_doubles, count) for side, count in sides))

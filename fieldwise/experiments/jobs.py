@@ -87,7 +87,7 @@ class Board:
 
 
 def run_all(jobs: Sequence[Job], workers: int = 1, watch: Watch | None = None) -> dict[str, str]:
-    """Trains what is not DONE, so many at a time; returns what went wrong with each group that failed."""
+    """Trains what is not DONE, a few at a time; returns what went wrong with each group that failed."""
     board = Board(jobs, workers, watch or Watch())
     for job in jobs:
         if job.done and job.group not in board.failures:
@@ -150,7 +150,7 @@ def _outcome(process: Any, answer: Any) -> str:
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """Processes started here compute on so many threads each, unless the user has said how many."""
+    """Sets the threads of each process started here, unless the user has set them."""
     if "OMP_NUM_THREADS" in os.environ:
         yield
         return

@@ -181,7 +181,7 @@ def _point(link: Path, run: Path) -> None:
 
 
 def slates_of(world: World, plan: Plan, day: int) -> Slates:
-    """The requests of a day, the same for whoever asks."""
+    """The requests of a day, the same for every arm."""
     log = world.candidates(plan.requests, plan.candidates, day, seed=1)
     columns = {name: log.table[name].to_pylist() for name in world.field_names if name in log.table.column_names}
     shape = (plan.requests, plan.candidates)

@@ -116,7 +116,7 @@ OPTIONS: dict[str, Callable[[Any], Values]] = {
 
 
 def search_space(base: Config, layout: Layout, rows: int, held: Iterable[str] = ()) -> list[Axis]:
-    """The axes for a model over these fields and so many training rows; `held` are settings that must stay.
+    """The axes for a model over these fields and this number of training rows; `held` are settings that must stay.
 
     `base` has all its options written out (train.resolve). It must build; so does each value of an axis beside it.
     """

@@ -3,7 +3,7 @@
 identity.json (what is tuned)  study.log (Optuna's journal)  study.lock  trials/ (what runs at the moment)
 
 Each process holds a lock on the trial it runs, which the system lets go when the process dies. A running trial that
-nobody holds is therefore one whose process was killed: the next process takes it up again.
+without a lock is therefore one whose process was killed: the next process takes it up again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fieldwise.config.files import whole_file
 NAME = "fieldwise"
 # What is said of a trial in each of Optuna's states.
 WORDS = {"COMPLETE": "done", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "running", "WAITING": "waiting"}
-# A trial is stopped early only after so many evaluations, and only where so many finished ones can be compared with.
+# The fewest evaluations before a trial may be stopped early, and the fewest finished trials to compare it with.
 WARM_UP, COMPANY = 4, 5
 
 
@@ -81,9 +81,9 @@ class Study:
         return trial
 
     def tell(self, trial: Any, word: str, loss: float | None = None) -> None:
-        """The trial that was taken is done, pruned or failed, or, `waiting`, left to whoever takes the next one."""
+        """The trial that was taken is done, pruned or failed, or, `waiting`, left to the next process."""
         state = next(self.states[name] for name, known in WORDS.items() if known == word)
-        # Told and let go at once, or another process would find a running trial that nobody holds.
+        # Told and released at once, or another process would find a running trial without a lock.
         with self.lock:
             if state == self.states.WAITING:
                 self._put_back(trial.number)
@@ -93,7 +93,7 @@ class Study:
             self._tidy()
 
     def _tidy(self) -> None:
-        """Running trials that nobody holds wait for the next process; what finished ones left behind is removed."""
+        """Running trials without a lock wait for the next process; what finished ones left behind is removed."""
         for trial in self.trials:
             if trial.state.is_finished():
                 shutil.rmtree(self.folder_of(trial.number), ignore_errors=True)

@@ -51,7 +51,7 @@ def tune(
     held: Iterable[str] = (),
     bar: TuningBar | None = None,
 ) -> dict[str, Any]:
-    """Goes on with the study in `out` until it has so many trials, or for so many seconds; says what was found.
+    """Goes on with the study in `out` until it has `trials` trials, or for `seconds`; returns what was found.
 
     `config` is the first trial; `held` are settings, such as train.epochs, that no trial changes. Ctrl-C ends it
     as the time does: the trial at hand is kept for the next call, and the best so far is the result.

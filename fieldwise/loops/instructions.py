@@ -13,7 +13,7 @@ BYTES = 64
 
 
 def _pointer(typing: Any, array: Any) -> Any:
-    """pointer(array): where a contiguous array's numbers begin; whoever asks sees to it that the array lives."""
+    """pointer(array): where a contiguous array's numbers begin; the caller keeps the array alive."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return context.make_array(signature.args[0])(context, builder, args[0]).data

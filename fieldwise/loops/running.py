@@ -32,7 +32,7 @@ def array(tensor: Tensor) -> NDArray[Any]:
 
 
 def threads_for(count: int) -> int:
-    """How many threads so many rows of a batch are worth."""
+    """How many threads to use for `count` rows of a batch."""
     return max(1, min(torch.get_num_threads(), count // ROWS_PER_THREAD))
 
 
@@ -46,7 +46,7 @@ def on_threads(action: Callable[[int, int, int], Any], size: int, threads: int) 
     left = list(range(threads))
 
     def take(_: object) -> None:
-        # OpenMP may give fewer threads than were asked for: whoever is there takes what is left.
+        # OpenMP may give fewer threads than were asked for: the threads that run take all parts.
         with suppress(IndexError):
             while True:
                 part = left.pop()
@@ -62,12 +62,12 @@ def on_threads(action: Callable[[int, int, int], Any], size: int, threads: int) 
 
 
 def by_rows(action: Callable[[int, int, int], Any], count: int) -> None:
-    """`on_threads` over so many rows of a batch, with as many threads as they are worth."""
+    """`on_threads` over `count` rows of a batch."""
     on_threads(action, count, threads_for(count))
 
 
 def _at_once(action: Callable[[None], None], threads: int) -> None:
-    """Runs an action in each of so many threads: torch's own, which wait on the cores for its next operation.
+    """Runs an action in each of `threads` threads: torch's own, which wait on the cores for its next operation.
 
     Threads beside them would have to share a core with one that waits: a loop of half a millisecond took twice that.
     """

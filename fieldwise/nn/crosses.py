@@ -20,7 +20,7 @@ class PairTable(nn.Module):
     """One weight for each two categories of each pair of fields: ids (B, C) -> (B, P, 1).
 
     Fields i < j have N_i N_j weights, and categories a and b of them that in place a N_j + b. Where these are more
-    than `buckets`, a and b are hashed into so many, whatever N_j is, and some categories share a weight. All lie in
+    than `buckets`, a and b are hashed into `buckets`, whatever N_j is, and some categories share a weight. All lie in
     one table, so that a step costs what its rows cost. A pair with a set has the mean over its members' pairs.
     """
 

@@ -15,7 +15,7 @@ from fieldwise.loops.instructions import pointer, prefetch_second
 from fieldwise.loops.lanes import LANES, load, store
 from fieldwise.optim.moves import ADAM, LAZY_ADAM, decays, moved
 
-AHEAD = 16  # rows lie far apart: they are asked for so many rows before they are needed
+AHEAD = 16  # rows lie far apart: each is prefetched this many rows before it is needed
 
 
 @njit(cache=True, nogil=True, inline="always")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fieldwise.optim.rows import check
 
-# An update costs one pass over all weights, tables included: so many in an epoch bound it, whatever the step.
+# An update costs one pass over all weights, tables included: this bounds how many an epoch has.
 UPDATES_PER_EPOCH = 100
 
 

@@ -148,7 +148,7 @@ class RowOptimizer(Optimizer, ABC):
             group["step"] += 1
 
     def state_of(self, weight: Tensor) -> list[Tensor]:
-        """The state tensors of a dense parameter, for whoever updates it elsewhere."""
+        """The state tensors of a dense parameter, for code that updates it elsewhere."""
         group = next(group for group in self.param_groups if any(weight is one for one in group["params"]))
         state = self._state(group, weight, last=False)
         return [state[name] for name in self.names]

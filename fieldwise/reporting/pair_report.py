@@ -174,7 +174,7 @@ def costs(predictor: Predictor, rows: Rows, ranked: Sequence[dict[str, Any]], na
 
 
 def droppable(found: dict[str, Any]) -> list[str]:
-    """In words, what could be left out for a cost of AUC that nobody notices."""
+    """In words, what could be left out at a negligible cost of AUC."""
     said = []
     easy = [row for row in found.get("drop_pairs", []) if row["weakest"] <= SMALL_COST]
     if easy:

@@ -197,7 +197,7 @@ def surfaces(parts: Mapping[str, tuple[ArrayLike, ArrayLike, ArrayLike]], labels
 
 
 def heat_grid(maps: Mapping[str, ArrayLike], columns: int) -> Figure:
-    """Square maps of field pairs, so many in a row, each on its own scale."""
+    """Square maps of field pairs, `columns` in a row, each on its own scale."""
     count = max(1, -(-len(maps) // columns))
     figure = _figure(0.2 + 1.75 * count, 0.3 + 1.6 * columns)
     grid = figure.subplots(count, columns, squeeze=False).ravel()

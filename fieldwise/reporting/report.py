@@ -23,7 +23,7 @@ from fieldwise.reporting import plots, result_tables
 from fieldwise.reporting.pages import figure, write_page
 from fieldwise.reporting.result_tables import Column, Line, high, low, near_one
 
-# Below so many logits a pair's strength is rounding: the model just adds its fields up.
+# A pair strength below this many logits is rounding: the model just adds its fields up.
 ADDITIVE = 1e-4
 # What the page reads of a part's metrics, beside the table's columns.
 _NEEDED = ("rows", "positive_rate", "reliability")

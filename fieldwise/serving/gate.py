@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from fieldwise.config.errors import FieldwiseError
 
-# Work that takes less than this is done in place where nobody else waits: another thread would take longer to wake.
+# Work that takes less than this is done in place when no request waits: another thread would take longer to wake.
 IN_PLACE_SECONDS = 0.005
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class Gate:
         self.pool = ThreadPoolExecutor(1, "scoring")
 
     async def score(self, rows: int, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
-        """As `run`, for work on so many rows. A few of them are done in place, where nobody else waits."""
+        """As `run`, for work on `rows` rows. A few rows are done in place when no other request waits."""
 
         def timed() -> T:
             began = time.perf_counter()
@@ -73,7 +73,7 @@ class Gate:
                 f"no answer within {self.timeout:g} seconds; send fewer rows, or come back", begun
             ) from None
         finally:
-            # What is being scored for nobody any more runs on, and keeps its place until it ends.
+            # Scoring whose client has gone runs on, and keeps its place until it ends.
             if task.cancel() or task.done():
                 self._leave()
             else:

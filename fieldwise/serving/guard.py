@@ -212,7 +212,7 @@ def is_loopback(host: str) -> bool:
 
 
 def read_token(file: Path | None, host: str) -> str:
-    """The token that requests must carry; none only where nobody else can reach the server."""
+    """The token that requests must carry; none only where the server is reachable from this machine alone."""
     if file is None:
         if not is_loopback(host):
             raise ConfigError(f"a server that others can reach needs --token-file FILE, found --host {host} without it")

@@ -71,7 +71,7 @@ def clock_of(engine: Engine) -> tuple[str, float] | None:
 
 
 class Closer:
-    """Gives rows that nobody responded to within `wait` seconds a response of 0; one process of a log does it."""
+    """Gives rows without a response after `wait` seconds a response of 0; one process of a log does it."""
 
     def __init__(self, log: EventLog, wait: float) -> None:
         self.log, self.wait, self.done = log, wait, 0.0

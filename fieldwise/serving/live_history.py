@@ -19,7 +19,7 @@ from fieldwise.data.history.history import History, moment, spelt, text_hashes
 from fieldwise.data.kinds.kind import BY_BUCKET, Coder
 
 Column = Callable[[str], Sequence[Any]]
-# Above so many comparisons with events that wait, a copy of the history that has run on is cheaper.
+# Above this many comparisons with waiting events, a copy of the history that has run on is cheaper.
 MOST_COMPARISONS = 5_000_000
 
 

@@ -210,7 +210,7 @@ class Worker:
         return sum(json.loads(text) == models for text in notes)
 
     def _house_keeping(self) -> None:
-        """Closes what nobody responded to, in one worker, and ends with the parent."""
+        """Closes impressions without a response, in one worker, and ends with the parent."""
         log, parent = self.service.log, os.getppid()
         closer = Closer(log, self.settings.negatives_after) if log and self.settings.negatives_after else None
         while True:

@@ -76,7 +76,7 @@ class NetworkScorer:
         )
 
     def _behind(self, key: tuple[int, ...]) -> Any:
-        """The session of a set of context fields; whoever asks while it is being made does without."""
+        """The session of a set of context fields; None while another thread is making it."""
         with self._lock:
             if key in self._splits:
                 self._splits.move_to_end(key)

@@ -95,7 +95,7 @@ def run(asked: Sequence[str], vocabularies: Sequence[int], setting: Setting) -> 
 
 
 def layout_of(vocabulary: int) -> Layout:
-    """So many categories in all, the same number in each field."""
+    """This many categories in all, the same number in each field."""
     return Layout.of([vocabulary // FIELDS] * FIELDS)
 
 
@@ -223,7 +223,7 @@ def _steps(step: Step, source: Iterator[Any], count: int, first: int = 0) -> Non
 
 
 def _scores(step: Step, ids: Any, setting: Setting, rows: int) -> None:
-    """Logits of so many rows, in the precision of training."""
+    """Logits of `rows` rows, in the precision of training."""
     for first in range(0, rows, len(ids)):
         score(step.model, ids[: rows - first], precision=setting.precision)
 

@@ -43,7 +43,7 @@ GAP = 0.03
 
 
 def poly2(categories: int, same_sizes: bool, rows: int, seed: int) -> pa.Table:
-    """Rows whose label is that of a random poly-2 function of 40 fields with so many categories together."""
+    """Rows whose label is that of a random poly-2 function of 40 fields with `categories` categories in all."""
     rng = np.random.default_rng([20, categories, seed])
     mean = categories // FIELDS
     sizes = np.full(FIELDS, mean) if same_sizes else rng.integers(1, 2 * mean + 1, FIELDS)

@@ -31,7 +31,7 @@ class Watched:
             self.ids, self.labels = torch.tensor(part.ids), torch.tensor(part.labels).float()
 
     def train(self, options: Row, optimizer: Row, steps: int, batch: int, watch: Watch, seed: int = 0) -> None:
-        """So many steps on random rows; `watch` sees the step's number, the network with its gradients, logits,
+        """Takes `steps` steps on random rows; `watch` sees the step's number, the network with its gradients, logits,
         labels."""
         torch.manual_seed(seed)
         model = models.build("fnn", self.layout, options)

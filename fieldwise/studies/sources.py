@@ -53,7 +53,7 @@ def codes(make: Callable[[], pa.Table]) -> Source:
 
 
 def parts_of(rows: Sequence[int]) -> list[str]:
-    """The column that says train, valid or test, for so many rows each."""
+    """The column that says train, valid or test, for these numbers of rows."""
     return [part for part, count in zip(("train", "valid", "test"), rows, strict=True) for _ in range(count)]
 
 

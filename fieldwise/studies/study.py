@@ -137,7 +137,7 @@ def highest(values: Iterable[float]) -> float:
 
 
 def mostly(claim: str, margins: Mapping[Any, float], seeds: int, needed: int = 3, strict: bool = True) -> Verdict:
-    """A claim that must hold on so many of several data sets (on all, where fewer are there): the margin of the last
+    """A claim that must hold on `needed` of several data sets (on all, where fewer are there): the margin of the last
     that is needed."""
     needed = min(needed, len(margins))
     ordered = sorted(margins.values(), key=lambda margin: (margin != margin, -margin))

@@ -29,7 +29,7 @@ SMALLER = {
     "weights": ("model.hidden", "model.subnet", "model.channels", "model.attention", "model.dim"),
     "batch": ("train.batch_size", "model.dim", "model.subnet", "model.hidden"),
 }
-# From so many fields on, their pairs are what is large.
+# From this many fields on, their pairs are what is large.
 MANY_FIELDS = 200
 
 

@@ -1,6 +1,6 @@
 """Many workers, one run: the process group that torchrun or `launch` sets up, and what workers tell each other.
 
-Nothing here knows of models. A process that nobody started as a worker is the first of one, and pays nothing.
+Nothing here knows of models. A process that was not started as a worker is the first of one, at no cost.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fieldwise.config.errors import ConfigError, FieldwiseError, TrainingError, 
 
 T = TypeVar("T")
 
-# A worker that does not answer for so many seconds is taken for dead.
+# A worker that does not answer for this many seconds counts as dead.
 STALLED_AFTER = 300.0
 # So long gloo may take for each message while it connects the workers.
 CONNECT_SECONDS = 20.0
@@ -97,8 +97,8 @@ def _connect(backend: str, patience: timedelta) -> None:
 def _agreed_name(store: Any, own: int, workers: int, patience: timedelta) -> str:
     """A name that the living workers agree on, and no dead one ever knew.
 
-    Torch's store outlives a restart, with the addresses of the dead in it: whoever reads one waits for ever. So each
-    worker asks with a word that is new, and the first answers every word that it finds until all have heard it.
+    Torch's store outlives a restart, with the addresses of dead workers in it: a process that reads one waits for ever.
+    So each worker asks with a word that is new, and the first answers every word that it finds until all have heard it.
     """
     word, end = uuid.uuid4().hex, time.monotonic() + patience.total_seconds()
     others = range(1, workers)
@@ -143,7 +143,7 @@ def _lost(error: Exception, stalled_after: float) -> WorkerLost:
 def launch(
     work: Callable[..., T], arguments: tuple[Any, ...], workers: int, restarts: int, preload: tuple[str, ...] = ()
 ) -> T:
-    """Calls work(*arguments) in so many processes of torch's elastic launcher; returns what the first returns.
+    """Calls work(*arguments) in `workers` processes of torch's elastic launcher; returns what rank 0 returns.
 
     A user's mistake in a worker is raised here, once. When a worker dies all are started again, up to `restarts` times.
     Workers are forked off a process that has imported `preload` and nothing else, so that a new start takes no time.

@@ -48,7 +48,7 @@ from fieldwise.train.steps import make_step, optimizer_of, tables, ways_taken
 
 # How often an epoch's loss is logged and shown.
 LOGS_PER_EPOCH = 10
-# From so many training rows on, the chosen batch size no longer grows with them.
+# From this many training rows on, the chosen batch size no longer grows.
 SMALL_ROWS = 400_000
 
 
@@ -231,7 +231,7 @@ class Network(Run):
                     began = saved = time.monotonic()
 
     def _log_ways(self) -> None:
-        """Which step, and which way of each part, this run takes: whoever wonders about its speed looks here."""
+        """Which step, and which way of each part, this run takes: the place to look when a run is slow."""
         ids = self.part.ids[: self.settings.batch_size]
         self._log({"event": "ways", **ways_taken(self.model, self.config, ids)})
 

@@ -53,7 +53,7 @@ class Coder:
         self.columns = [*left, LABEL, *weight] if before else None
 
     def encode(self, part: str, done: int = 0, every: int = 1) -> Iterator[Arrays]:
-        """The arrays of a part, file after file, behind the first `done` files; every so many rows of them."""
+        """The arrays of a part, file after file, behind the first `done` files, a piece at a time."""
         files = staged_files(self.stage / part)
         firsts = np.cumsum([0, *(staged_rows(file) for file in files)])
         past = None

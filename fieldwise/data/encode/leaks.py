@@ -27,15 +27,16 @@ from fieldwise.data.read.formats import is_list
 from fieldwise.data.read.texts import texts_of
 
 Hashes = NDArray[np.uint64]
-# Held-out rows to look at, so many at most and so many cells; and the first training rows, which say what is worth a
-# look at all of them.
+# The most held-out rows to look at, and cells; and the most first training rows, which say what is worth a look at all
+# of them.
 HELD_ROWS, HELD_CELLS, FIRST_ROWS, FIRST_CELLS = 10_000, 8_000_000, 100_000, 8_000_000
 # Fields that are left out two at a time, those that leave the most rows alike or have the most values where there are
 # more of them; and how many suspects are followed through all training rows.
 PAIRED_FIELDS, SUSPECTS = 16, 20
-# A leak: so many held-out rows have fewer than so many training rows alike, whose mean label has an AUC below this.
+# A leak: this share of held-out rows has fewer than this many similar training rows, whose mean label has an AUC
+# below this.
 LEAST_SHARE, LARGEST_GROUP, LARGEST_AUC = 0.2, 30, 0.4
-# The standard errors that the AUC must lie below 0.5: among so many suspects, one is low by luck.
+# The standard errors that the AUC must lie below 0.5: among many suspects, one is low by luck.
 ERRORS = 5.0
 # Bits of a hash that say at once that a group is not among the held-out ones.
 BITS = 18
@@ -137,7 +138,7 @@ def _held_out(path: Path, fields: Sequence[str]) -> tuple[pa.Table, NDArray[np.b
 
 
 def _cut(chunks: Iterator[pa.Table], rows: int) -> tuple[list[pa.Table], Iterator[pa.Table]]:
-    """The first so many rows, and an iterator over the rest of them."""
+    """The first `rows` rows, and an iterator over the rest."""
     head: list[pa.Table] = []
     for chunk in chunks:
         head.append(chunk.slice(0, rows))

@@ -33,8 +33,8 @@ from fieldwise.data.schema import AUTO, HistorySettings
 SAMPLE_ROWS, SCREEN_ROWS, SCREEN_CELLS = 200_000, 50_000, 20_000_000
 # The fields that may be chosen and crossed, the best alone where there are more; and the crosses that may be chosen.
 MOST_FIELDS, MOST_CROSSES = 40, 40
-# A gain counts if it is above so much of the base rate's log loss and so many standard errors, or more of them where
-# the best of very many candidates would pass by luck.
+# A gain counts if it is above this share of the base rate's log loss and this many standard errors, or more of them
+# where the best of very many candidates would pass by luck.
 LEAST_GAIN, LEAST_ERRORS = 0.0002, 3.0
 # Rows that the score of the fields is fitted on.
 SCORE_ROWS = 25_000

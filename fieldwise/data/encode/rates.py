@@ -28,9 +28,9 @@ FOLDS = {FOLDER: 10, ORDER: 0}
 # Rows above which the ids of a value have enough rows of their own, and rates would cost much memory; and cells, above
 # which they would cost much disk.
 MOST_ROWS, MOST_CELLS = 1_000_000, 400_000_000
-# So many categorical fields are crossed by twos, more are not.
+# Up to this many categorical fields are crossed by twos; with more, none is.
 MOST_CROSSED = 12
-# Chosen on validation rows (docs/data.md): of the rates, and of numbers whose buckets nobody has set.
+# Chosen on validation rows (docs/data.md): of the rates, and of numbers whose buckets the schema does not set.
 STRENGTH, STEPS = 3.0, 4
 # Bounds the memory to about half a gigabyte.
 MOST_KEYS = 4_000_000
@@ -46,7 +46,7 @@ class Counted:
 
 
 def too_wide(rows: int, fields: int) -> str:
-    """Why so many fields of so many training rows have no rates; nothing where they have."""
+    """Why this many fields and training rows have no rates; nothing where they have."""
     if rows * fields <= MOST_CELLS:
         return ""
     found = f"found {rows:,} training rows x {fields:,} fields"

@@ -58,7 +58,7 @@ class Split:
 
 
 def order_bounds(split: Split, rows: int) -> NDArray[np.float64]:
-    """The first of so many rows that go to validation, and to test."""
+    """The first row that goes to validation, and to test, of `rows`."""
     return np.asarray(np.floor(np.cumsum(split.shares)[:2] * rows + 1e-9))
 
 

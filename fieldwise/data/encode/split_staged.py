@@ -52,7 +52,7 @@ def _divide(stage: Path, number: int, parts: NDArray[np.int64]) -> None:
 
 
 def own_words(rows: pa.Table) -> pa.Table:
-    """With dictionaries that hold the texts of these rows only: nobody may learn from texts of another part."""
+    """With dictionaries that hold the texts of these rows only: texts of another part must not leak."""
     columns = [
         column.cast(value_type(column.type)).dictionary_encode() if pa.types.is_dictionary(column.type) else column
         for column in rows.columns

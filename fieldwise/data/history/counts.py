@@ -79,7 +79,7 @@ class Counts:
         return self.keys, self.values, self.last, self.used, min(self.most, len(self.keys) * 5 // 8)
 
     def _make_room(self, needed: int) -> None:
-        """Sees to it that so many new keys fit."""
+        """Makes room for `needed` new keys."""
         if self.used + needed <= min(self.most, len(self.keys) * 5 // 8):
             return
         keep = self.keys != 0

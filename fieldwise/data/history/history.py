@@ -124,7 +124,7 @@ class History:
         return float(np.nextafter(self.waiting.times.max(initial=self.end) + self.settings.delay, np.inf))
 
     def seen(self, table: pa.Table, buckets: dict[str, NDArray[np.int32]]) -> NDArray[np.int32]:
-        """What there is to tell (n, H) of rows that come after all that was counted; nothing is changed."""
+        """The history (n, H) of rows that come after all that was counted; nothing is changed."""
         timed = self.clock and self.clock in table.column_names
         given = moments(table[self.clock], self.clock) if timed else None
         return self.told(self.counted(self.keys(table, buckets), self.times(given, len(table))))
@@ -143,7 +143,7 @@ class History:
         return np.maximum(times, self.end) if self.settings.window else np.clip(times, self.end, self.after)
 
     def replay(self, keys: Keys, labels: NDArray[Any], times: Floats) -> NDArray[np.int32]:
-        """Rows in the order of time: what there is to tell (n, H) of each before it comes; all of them are counted."""
+        """Rows in the order of time: the history (n, H) of each before it comes; then all of them are counted."""
         return self.told(self.replayed(keys, labels, times))
 
     def replayed(self, keys: Keys, labels: NDArray[Any], times: Floats) -> Floats:
@@ -173,8 +173,8 @@ class History:
             self._ahead.waiting, self._ahead.added, self._ahead.end = self.waiting, self.added, self.end
         if self._ahead.end < now:
             ahead = self._ahead
-            nobody = Events(np.full((1, ahead.waiting.keys.shape[1]), 1, dtype=np.uint64), np.zeros(1), np.array([now]))
-            ahead.replay(nobody.keys, nobody.labels, nobody.times)
+            none = Events(np.full((1, ahead.waiting.keys.shape[1]), 1, dtype=np.uint64), np.zeros(1), np.array([now]))
+            ahead.replay(none.keys, none.labels, none.times)
             # Who only looks has left no event.
             left = ahead.waiting
             ahead.waiting = Events(left.keys[:-1], left.labels[:-1], left.times[:-1])
@@ -272,7 +272,7 @@ def fold_counts(history: History, keys: Keys, labels: NDArray[Any], folds: NDArr
 
 
 def out_of_fold(history: History, keys: Keys, folds: NDArray[np.int64], inside: Counts) -> NDArray[np.int32]:
-    """What there is to tell (n, H) of training rows: what the other folds have."""
+    """The history (n, H) of training rows: that of the other folds."""
     return history.told(other_folds(history, keys, folds, inside))
 
 

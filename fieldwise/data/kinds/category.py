@@ -31,8 +31,8 @@ class WordField(Field):
     """A field with words, its values or parts of them.
 
     `min_count` occurrences in the training rows earn a word an id of its own, the rest share `other`;
-    `hash_buckets` > 0 hashes words into so many ids instead; with `shared_ids` > 0 words that earned an id share it
-    with those of the same hash modulo so many.
+    `hash_buckets` > 0 hashes words into that many ids instead; with `shared_ids` > 0 words that earned an id share it
+    with those of the same hash modulo `shared_ids`.
     """
 
     least: ClassVar = {"min_count": 1, "hash_buckets": 0, "shared_ids": 0}

@@ -149,7 +149,7 @@ def decimal(data: Any, first: Any, last: Any) -> Any:
 
 @njit(cache=True, inline="always", nogil=True)
 def bucket(value: Any, bounds: Any, low: Any, high: Any) -> Any:
-    """How many of bounds[low:high], which rise, are less than the value; without a branch that nobody can guess."""
+    """How many of bounds[low:high], which rise, are less than the value; without a branch to mispredict."""
     base, size = low, high - low
     while size > 1:
         half = size >> 1

@@ -1,4 +1,4 @@
-"""Rows of plain text whose cells stay where they are: whoever needs a column as a whole asks for it."""
+"""Rows of plain text whose cells stay where they are; a whole column is made when it is asked for."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def read(
 
 
 def read_cells(path: Path, columns: Sequence[str], numbers: Collection[str]) -> Iterator[pa.Table | Cells]:
-    """What `read` gives for one file, for whoever looks at its cells alone: those of plain text stay where they are."""
+    """What `read` gives for one file, for callers that need cells only: those of plain text stay where they are."""
     streams.check_file(path)
     kind = format_of(path)
     if kind not in DELIMITERS or not line_blocks.is_plain(path):

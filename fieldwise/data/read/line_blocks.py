@@ -103,7 +103,7 @@ def _blocks(path: Path, header: bool, longest: int) -> Iterator[bytes]:
             else:
                 rest += block
             if len(rest) > longest:
-                # Whoever parses it will say so.
+                # The parser will say so.
                 break
         if rest:
             yield rest

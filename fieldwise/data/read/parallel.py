@@ -33,7 +33,7 @@ def threads() -> int:
 
 @contextmanager
 def using(threads: int) -> Iterator[None]:
-    """Lets what runs inside of the block use so many threads."""
+    """Lets what runs inside the block use `threads` threads."""
     before = _THREADS.set(threads)
     try:
         yield

@@ -64,7 +64,7 @@ def unreadable(path: Path, error: Exception) -> DataError:
 
 
 def chunk_rows(columns: int) -> int:
-    """The rows of a chunk that has so many columns.
+    """The rows of a chunk of `columns` columns.
 
     >>> chunk_rows(40), chunk_rows(5_000)
     (100000, 2000)

@@ -53,7 +53,7 @@ APPSTORE = Recipe(
     fields=(*fields(APPSTORE_FIELDS), Field("tags", "set")),
 )
 
-SPARSE_LINK = "LIBSVM Data: classification, and whoever writes these formats"
+SPARSE_LINK = "LIBSVM Data: classification, and other programs that write these formats"
 LIBSVM = Recipe(
     name="libsvm",
     title="libsvm lines, `label id:1 id:1 ...`: a category for each field, in the fields' order (KDD-style)",

@@ -87,7 +87,7 @@ class Field:
         return slots.clip(0, self.slots - 1)
 
     def numbers(self, rng: np.random.Generator, rows: int) -> Codes:
-        """Codes of a number for so many rows."""
+        """Codes of a number for `rows` rows."""
         return self.first[rng.integers(self.size, size=rows)]
 
     def slots_of(self, rng: np.random.Generator, day: Codes) -> Codes:
@@ -100,7 +100,7 @@ class Field:
         return np.where(rng.random(len(day)) < TREND, (slot + self.shift[day]) % self.slots, slot)
 
     def told_apart(self, rng: np.random.Generator, slot: Codes, run: int) -> Codes:
-        """The slots with others in place of those that come twice within a run of so many rows."""
+        """The slots with others in place of those that come twice within a run of `run` rows."""
         runs = slot.reshape(-1, run)
         while True:
             order = np.argsort(runs, axis=1, kind="stable")

@@ -1,4 +1,4 @@
-"""Tables that nobody holds whole: made without memory, and drawn piece by piece so that each worker keeps its rows."""
+"""Tables that no worker holds whole: made without memory, drawn piece by piece; each worker keeps its rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where tables lie when nobody says: whole with every worker as long as they fit."""
+"""Where tables lie by default: whole with every worker as long as they fit."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from fieldwise.train.sharded.torchrec_engine import torchrec
 
 # The one feature and table of each collection. Rows come back by this name, never by their place.
 ROWS = "rows"
-# FBGEMM takes rows of a multiple of so many numbers; what is more than the table's has no gradient and stays zero.
+# FBGEMM takes rows of a multiple of this many numbers; the padding has no gradient and stays zero.
 LANES = 4
 
 
@@ -114,7 +114,7 @@ def build(make: Callable[[], Model], settings: TrainSettings, device: torch.devi
         check_rows(len(table.weight), distributed.count())
     without = [name for name, value in model.named_parameters() if value.is_meta]
     assert without == [f"{name}.weight" for name in tables], without
-    # TorchRec draws starting values of its own, other ones on each worker: nobody else's numbers may depend on that.
+    # TorchRec draws starting values of its own, different on each worker: no other random numbers may depend on that.
     with torch.random.fork_rng():
         return cut(model, tables, settings, device)
 
@@ -196,7 +196,7 @@ def _emptied(table: Table) -> CutTable:
 
 
 def _collection(rows: int, dim: int) -> Any:
-    """TorchRec's table of so many rows, not yet cut and without memory."""
+    """TorchRec's table of `rows` rows, not yet cut and without memory."""
     config = torchrec().EmbeddingConfig(
         name=ROWS, feature_names=[ROWS], num_embeddings=rows, embedding_dim=-(-dim // LANES) * LANES
     )

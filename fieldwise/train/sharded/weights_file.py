@@ -1,4 +1,4 @@
-"""The file of weights that an ordinary model has, out of rows that many workers hold; nobody holds a table for it."""
+"""The file of weights that an ordinary model has, from rows of many workers; none ever holds a whole table."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Place:
-    """A batch of so many rows in the window, which holds `count`; `number` 0 is the first."""
+    """A batch of `rows` rows in the window, which holds `count` batches; `number` 0 is the first."""
 
     rows: int
     number: int
@@ -76,7 +76,7 @@ class CapturedStep(Step):
 
     @staticmethod
     def takes(model: Model, config: Config) -> bool:
-        """Whether there is a GPU's model to capture, and nobody has said no."""
+        """Whether the model is on a GPU and capturing is not switched off."""
         return config.train.graph and next(model.parameters()).is_cuda
 
     def __init__(self, model: Model, config: Config, total: int) -> None:
@@ -236,7 +236,7 @@ class CapturedStep(Step):
         self.window.at.add_(1)
 
     def stages(self, times: int = 50) -> dict[str, float]:
-        """Seconds of each stage, for whoever measures, after the last step: how much longer a graph takes with it."""
+        """Seconds of each stage, for the bench, after the last step: how much longer a graph takes with it."""
         assert self.window is not None
         assert self.graph is not None
         window = self.window

@@ -27,7 +27,7 @@ STAGES = ("data", "forward", "backward", "optimiser")
 class Step:
     """The plain step, in PyTorch: what every faster one must equal. `total` is the number of steps of the whole run.
 
-    `passed` is called with the name of each stage that has ended, for whoever measures.
+    `passed` is called with the name of each stage that has ended, for the bench.
     """
 
     def __init__(self, model: Model, config: Config, total: int) -> None:

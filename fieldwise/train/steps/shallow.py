@@ -113,7 +113,7 @@ class ShallowStep(Step):
 class SideBySide:
     """The model's tables and the optimiser's state of them in one piece of memory, a category's numbers side by side.
 
-    The weights and states themselves become views of it: whoever reads, copies or loads them sees no difference.
+    The weights and states themselves become views of it: reading, copying and loading work as before.
     """
 
     def __init__(self, model: Model, optimizer: RowOptimizer) -> None:
@@ -186,7 +186,7 @@ class Marks:
         self.base = 0
 
     def next(self, count: int) -> int:
-        """The base of a batch of so many rows, whose marks are less than base + 2 count."""
+        """The base of a batch of `count` rows, whose marks are less than base + 2 count."""
         if self.base + 2 * count > np.iinfo(np.int32).max:
             self.seen[:], self.base = -1, 0
         base = self.base

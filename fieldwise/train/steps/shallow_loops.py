@@ -65,7 +65,7 @@ def group(
 def parted(slots: Any) -> Any:
     """The fields of each row (B, F) in an order (B, F), those without a slot first; and how many these are (B,).
 
-    Without a branch, as nobody can guess which it will be: each field is written at both ends, and where it does not
+    Without a branch, as none could be predicted: each field is written at both ends, and where it does not
     belong it is written over later.
     """
     fields, order, singles = slots.shape[1], np.empty(slots.shape, np.int16), np.empty(len(slots), np.int64)
