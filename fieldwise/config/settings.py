@@ -21,16 +21,16 @@ class TrainSettings:
     steps. patience: evaluations without a better validation log loss before training stops. With `average` what is
     evaluated and kept is a moving average of the weights over about that many epochs; -1 takes one epoch where the
     batch size is left open too and training rows are fewer than 400,000, and none elsewhere. L2 terms are lambda/2
-    times a sum of squares: `l2` of the looked-up rows, averaged over the batch (`l2_reduction` sum: the paper's numbers),
-    `l2_full` of whole tables, `l2_kernels` of pairs' kernels, `l2_attention` of the attention's matrix W alone, and
-    `l2_weights` of all other weights: sub-networks, convolutions, DNN. No weight belongs to two of these three, and
-    biases, gains of norms, the attention's score and projection belong to none. `init` fills the tables, and with
-    `base_rate_start` the output's bias starts at the log-odds of the training rows' rate; `init_from` names an FM run
-    or bundle whose vectors (and linear part, where the model has one) the model starts with; `continue_from` a run or
-    bundle to go on with, whose model this must be. With `precision` bf16 training multiplies matrices in bfloat16;
-    weights, tables, optimiser and evaluation stay float32. `tables` says where they lie when several workers train:
-    whole with each (replicated), cut by rows (sharded), or the first as long as they fit (auto). `checkpoints`: how
-    many of the newest are kept, beside that of the best step.
+    times a sum of squares: `l2` of the looked-up rows, averaged over the batch (`l2_reduction` sum: the paper's
+    numbers), `l2_full` of whole tables, `l2_kernels` of pairs' kernels, `l2_attention` of the attention's matrix W
+    alone, and `l2_weights` of all other weights: sub-networks, convolutions, DNN. No weight belongs to two of these
+    three, and biases, gains of norms, the attention's score and projection belong to none. `init` fills the tables,
+    and with `base_rate_start` the output's bias starts at the log-odds of the training rows' rate; `init_from` names
+    an FM run or bundle whose vectors (and linear part, where the model has one) the model starts with; `continue_from`
+    a run or bundle to go on with, whose model this must be. With `precision` bf16 training multiplies matrices in
+    bfloat16; weights, tables, optimiser and evaluation stay float32. `tables` says where they lie when several workers
+    train: whole with each (replicated), cut by rows (sharded), or the first as long as they fit (auto). `checkpoints`:
+    how many of the newest are kept, beside that of the best step.
     """
 
     batch_size: int = 0
