@@ -88,9 +88,10 @@ def literal_epoch(w: Weights, accumulated: Weights, data: Dataset, batch_size: i
 def logged(path: Path) -> list[float]:
     """The mean training loss of each epoch, whose lines are of equally many rows."""
     events = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    losses = {event["epoch"]: [] for event in events}
-    for event in events:
-        losses[event["epoch"]] += [event["loss"]] if event["event"] == "train" else []
+    trained = [event for event in events if event["event"] == "train"]
+    losses = {event["epoch"]: [] for event in trained}
+    for event in trained:
+        losses[event["epoch"]].append(event["loss"])
     return [float(np.mean(found)) for found in losses.values()]
 
 

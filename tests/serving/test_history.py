@@ -12,7 +12,7 @@ from fieldwise.bundle import bundle
 from fieldwise.bundle.predictor import Predictor
 from fieldwise.config.settings import load_config
 from fieldwise.data.dataset import Dataset
-from fieldwise.data.encode.prepare import prepare
+from fieldwise.data.encode.prepare import Split, prepare
 from fieldwise.data.read import formats
 from fieldwise.data.schema import HistorySettings
 from fieldwise.export.export import write_network
@@ -106,7 +106,7 @@ def test_the_server_and_predict_and_prepare_tell_the_same(run, tmp_path):
     probes = pa.table({name: [row[name] for row in PROBES] for name in PROBES[0]} | {"click": [0] * len(PROBES)})
     known = bundle.load_encoder(run)
     sources = {"train": lambda: formats.read([tmp_path / "rows.csv"]), "test": lambda: iter([probes])}
-    prepare(sources, tmp_path / "next", "click", known=known)
+    prepare(sources, tmp_path / "next", "click", known=known, split=Split((1.0, 0.0, 0.0)))
     history = service.arms[0].engine.coders[0].encoder.history
     prepared = Dataset.open(tmp_path / "next")
     width = len(history.names) * history.width
