@@ -156,6 +156,7 @@ def test_a_file_system_without_locks_holds_nothing_back(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     Hold(tmp_path, "at work here").release()
+    assert names(tmp_path) == []
 
 
 def test_a_held_folder_is_made_and_left_only_with_something_in_it(tmp_path: Path) -> None:
