@@ -87,7 +87,8 @@ def test_an_interrupted_prepare_goes_on(
 
 
 def test_only_an_interrupt_is_taken_for_one() -> None:
-    before = signal.getsignal(signal.SIGINT)
+    # Processes that a shell starts in the background ignore interrupts.
+    outer, before = signal.signal(signal.SIGINT, signal.default_int_handler), signal.default_int_handler
     with pytest.raises(ValueError, match="other"), interrupts():
         raise ValueError("other")
 
@@ -100,3 +101,4 @@ def test_only_an_interrupt_is_taken_for_one() -> None:
     with pytest.raises(KeyboardInterrupt), interrupts(), interrupts():
         library()
     assert signal.getsignal(signal.SIGINT) is before
+    signal.signal(signal.SIGINT, outer)
