@@ -215,3 +215,9 @@ def whole_file(path: Path) -> Iterator[Path]:
         work.replace(path)
     finally:
         work.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a text file that appears whole or not at all."""
+    with whole_file(path) as file:
+        file.write_text(text, encoding="utf-8")

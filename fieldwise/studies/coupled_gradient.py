@@ -9,7 +9,6 @@ so that all models are measured alike; what one of the two categories tells alon
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -19,11 +18,8 @@ from fieldwise.bundle import bundle
 from fieldwise.bundle.scoring import score
 from fieldwise.nn.model import Model
 from fieldwise.reporting.result_tables import Column, high, low
-from fieldwise.studies import sources
-from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Study, Verdict
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from fieldwise.studies import figures, sources
+from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Study, Verdict, by_seed
 
 MODELS = ("fm", "ffm", "kfm")
 SIZE, RANK = 20, 3
@@ -48,14 +44,10 @@ def toy(rows: int, seed: int) -> pa.Table:
 
 
 def plan(setup: Setup) -> Plan:
-    made, cases = {}, []
-    for seed in range(setup.seeds):
-        made[f"toy-{seed}"] = sources.codes(lambda seed=seed: toy(ROWS[setup.size], seed))  # type: ignore[misc]
-        for model in MODELS:
-            # Vectors as small as the rank of the effects: with room to spare FM could keep its pairs apart.
-            settings = {"model.name": model, "model.dim": RANK, "train.l2": 1e-5, "train.lr": 5e-3}
-            cases.append(Case({"model": model}, f"toy-{seed}", settings, seed))
-    return Plan(made, cases)
+    # Vectors as small as the rank of the effects: with room to spare FM could keep its pairs apart.
+    common: Row = {"model.dim": RANK, "train.l2": 1e-5, "train.lr": 5e-3}
+    cases: list[tuple[Row, str, Row]] = [({"model": m}, "toy", {"model.name": m} | common) for m in MODELS]
+    return by_seed(setup, cases, lambda _, seed: sources.codes(lambda: toy(ROWS[setup.size], seed)))
 
 
 def interaction(logits: NDArray[np.float64]) -> float:
@@ -92,13 +84,6 @@ def claims(results: Results) -> list[Verdict]:
     ]
 
 
-def draw(results: Results) -> Figure:
-    from fieldwise.reporting import plots
-
-    points = {model: {"idle / active": results.values("relative", model=model)} for model in MODELS}
-    return plots.panels({"Product of the fields that do not interact": points}, "relative to the active pairs")
-
-
 STUDY = Study(
     id="coupled-gradient",
     paper="Coupled gradients (section 3.1.1)",
@@ -114,7 +99,13 @@ STUDY = Study(
     plan=plan,
     look=look,
     claims=claims,
-    draw=draw,
+    draw=figures.panels(
+        "{model}",
+        "idle / active",
+        "relative to the active pairs",
+        "Product of the fields that do not interact",
+        {"relative": "relative"},
+    ),
     seeds={"small": 3, "medium": 5, "paper": 5},
     budget=1,
 )

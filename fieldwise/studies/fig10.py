@@ -8,16 +8,14 @@ scales what stays by 1 / drop, which must be 1 / (1 - drop); P is normalised aga
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from fieldwise.reporting import plots
 from fieldwise.reporting.result_tables import Column
 from fieldwise.studies.study import Results, Row, Setup, Study, Verdict, lowest
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SIZES = (1000, 2000, 4000, 8000)
 BATCHES = tuple(range(100, 1001, 100))
@@ -79,8 +77,6 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise.reporting import plots
-
     series = {f"N = {size}": [results.mean("kl", N=size, drop=0.0, batch=b) for b in BATCHES] for size in SIZES}
     series |= {
         f"drop {d:g}, N = 1000": [results.mean("kl", N=1000, drop=d, batch=b) for b in BATCHES] for d in DROPS[1:]

@@ -5,13 +5,8 @@ k = 4, 8, 16, 32 for FM, FNN, DeepFM and PIN; `small` has two of the four look-a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from fieldwise.studies import lookalikes
+from fieldwise.studies import figures, lookalikes
 from fieldwise.studies.study import Plan, Results, Setup, Study, Verdict, highest, mostly
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MODELS = ("fm", "fnn", "deepfm", "pin")
 DIMS = (4, 8, 16, 32)
@@ -42,17 +37,6 @@ def claims(results: Results) -> list[Verdict]:
     ]
 
 
-def draw(results: Results) -> Figure:
-    from fieldwise.reporting import plots
-
-    series = {
-        f"{m} {data}": (DIMS, [results.mean("auc", data=data, model=m, k=k) for k in DIMS])
-        for data in results.different("data")
-        for m in MODELS
-    }
-    return plots.curves(series, "Size of the vectors", "Test AUC", ("x",))
-
-
 STUDY = Study(
     id="fig11",
     paper="Figure 11",
@@ -62,7 +46,7 @@ STUDY = Study(
     columns=lookalikes.COLUMNS,
     plan=plan,
     claims=claims,
-    draw=draw,
+    draw=figures.curves("k", "{model} {data}", "Size of the vectors", ("x",)),
     seeds={"small": 1, "medium": 3, "paper": 3},
     budget=12,
 )

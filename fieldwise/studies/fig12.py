@@ -5,13 +5,8 @@ Widths 20 to 320 of three layers, and one to five layers of 80; `small` has fewe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from fieldwise.studies import lookalikes
+from fieldwise.studies import figures, lookalikes
 from fieldwise.studies.study import Plan, Results, Setup, Study, Verdict, lowest, mostly
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MODELS = ("fnn", "deepfm", "pin")
 WHOLE = tuple((width, 3) for width in (20, 40, 80, 160, 320)) + ((80, 1), (80, 5))
@@ -56,17 +51,6 @@ def claims(results: Results) -> list[Verdict]:
     ]
 
 
-def draw(results: Results) -> Figure:
-    from fieldwise.reporting import plots
-
-    series: dict[str, tuple[list[int], list[float]]] = {}
-    for data in results.different("data"):
-        own = results.where(data=data, depth=3)
-        widths = sorted(own.different("width"))
-        series |= {f"{m} {data}": (widths, [own.mean("auc", model=m, width=w) for w in widths]) for m in MODELS}
-    return plots.curves(series, "Width of three layers", "Test AUC", ("x",))
-
-
 STUDY = Study(
     id="fig12",
     paper="Figure 12",
@@ -76,7 +60,7 @@ STUDY = Study(
     columns=lookalikes.COLUMNS,
     plan=plan,
     claims=claims,
-    draw=draw,
+    draw=figures.curves("width", "{model} {data}", "Width of three layers", ("x",), {"depth": [3]}),
     seeds={"small": 1, "medium": 3, "paper": 3},
     budget=4,
 )

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from matplotlib.figure import Figure
 
 from fieldwise.experiments import rehearsal
+from fieldwise.reporting import plots
 from fieldwise.studies.study import Results, Row, Setup, Study, Verdict
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 DAYS = 14
 # Rows and requests of a day.
@@ -44,8 +43,6 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise.reporting import plots
-
     days = results.different("day")
     names = {"improvement": "clicks", "expected": "by the truth", "oracle": "oracle"}
     series = {name: (days, [results.mean(key, day=day) for day in days]) for key, name in names.items()}

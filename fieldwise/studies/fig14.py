@@ -7,13 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from statistics import stdev
-from typing import TYPE_CHECKING
 
-from fieldwise.studies import lookalikes
-from fieldwise.studies.study import Plan, Results, Setup, Study, Verdict
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from fieldwise.studies import figures, lookalikes
+from fieldwise.studies.study import Plan, Results, Setup, Study, Verdict, key_of_lowest
 
 MODELS = ("fnn", "afm")
 RANDOM, FM = "random", "from FM"
@@ -46,20 +42,10 @@ def claims(results: Results) -> list[Verdict]:
             )
             spread = max((stdev(found) for found in areas.values() if len(found) > 1), default=0.0)
             doubts[f"{data} {model}"] = spread - gain
-    most = max(doubts, key=lambda name: (doubts[name] == doubts[name], doubts[name]))
+    most = key_of_lowest({name: -doubt for name, doubt in doubts.items()})
     words = "gains less an sd: " + ", ".join(f"{name} {-doubt:+.4f}" for name, doubt in doubts.items())
     claim = f"FM's start is not surely better everywhere: not for {most}"
     return [Verdict(claim, doubts[most], results.seeds, words, strict=False)]
-
-
-def draw(results: Results) -> Figure:
-    from fieldwise.reporting import plots
-
-    parts = {
-        str(data): {m: {s: results.values("auc", data=data, model=m, start=s) for s in (RANDOM, FM)} for m in MODELS}
-        for data in results.different("data")
-    }
-    return plots.panels(parts, "Test AUC")
 
 
 STUDY = Study(
@@ -71,7 +57,6 @@ STUDY = Study(
     columns=lookalikes.COLUMNS,
     plan=plan,
     claims=claims,
-    draw=draw,
-    seeds={"small": 1, "medium": 3, "paper": 5},
+    draw=figures.panels("{model}", "{start}", where={"model": MODELS}),
     budget=4,
 )

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 
+from fieldwise.reporting import plots
 from fieldwise.reporting.result_tables import Column
 from fieldwise.studies.gradients import Watched
 from fieldwise.studies.study import Results, Row, Setup, Study, Verdict, lowest
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 EPSILONS = (1e-2, 1e-4, 1e-6, 1e-8)
 TIMES = (1, 10)
@@ -72,8 +71,6 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise.reporting import plots
-
     shares = [(point + 0.5) / POINTS for point in range(POINTS)]
     series = {f"eps {row['eps']:g}, {row['times']} g*": (shares, row["_curve"]) for row in results.where(seed=0).rows}
     return plots.curves(series, "Share of training", "Share of gradients above")

@@ -7,13 +7,11 @@ table.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from matplotlib.figure import Figure
 
+from fieldwise.reporting import plots
 from fieldwise.studies import lookalikes
-from fieldwise.studies.study import Plan, Results, Row, Setup, Study, Verdict, highest
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from fieldwise.studies.study import Plan, Results, Row, Setup, Study, Verdict, highest, key_of_lowest
 
 LOOKED_UP, FULL = (0.0, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3), (0.0, 1e-4, 1e-3, 5e-3, 2e-2, 5e-2)
 SETS = {"small": ("avazu", "appstore"), "medium": ("criteo", "avazu", "appstore"), "paper": lookalikes.SETS}
@@ -41,7 +39,7 @@ def claims(results: Results) -> list[Verdict]:
     for data in results.different("data"):
         values = grid(data)
         areas = {value: results.mean("auc", data=data, l2=value) for value in values}
-        best = max(areas, key=lambda value: (areas[value] == areas[value], areas[value]))
+        best = key_of_lowest({value: -area for value, area in areas.items()})
         small = [value for value in values if (value > 0 if data == "appstore" else value <= 1e-6)]
         others = [value for value in values if value not in small]
         claim = "some L2 is best" if data == "appstore" else "no L2, or at most 1e-6, is best"
@@ -51,8 +49,6 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise.reporting import plots
-
     # Zero has no place on a logarithmic axis: it stands a step before the least.
     series = {}
     for data in results.different("data"):

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from fieldwise.studies import lookalikes
+from fieldwise.studies import figures, lookalikes
 from fieldwise.studies.study import Plan, Results, Setup, Study, Verdict, lowest
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 ACTIVATIONS = ("relu", "tanh", "elu", "selu")
 NORMS = ("none", "layer")
@@ -45,13 +40,6 @@ def claims(results: Results) -> list[Verdict]:
     ]
 
 
-def draw(results: Results) -> Figure:
-    from fieldwise.reporting import plots
-
-    points = {a: {n: results.values("auc", activation=a, norm=n) for n in NORMS} for a in ACTIVATIONS}
-    return plots.panels({"FNN on Avazu's look-alike": points}, "Test AUC")
-
-
 STUDY = Study(
     id="fig17",
     paper="Figure 17",
@@ -61,7 +49,6 @@ STUDY = Study(
     columns=lookalikes.COLUMNS,
     plan=plan,
     claims=claims,
-    draw=draw,
-    seeds={"small": 1, "medium": 3, "paper": 5},
+    draw=figures.panels("{activation}", "{norm}", panel="FNN on Avazu's look-alike"),
     budget=3,
 )

@@ -7,13 +7,9 @@ probability of dropping, as in the paper's text (its code's is that of keeping).
 from __future__ import annotations
 
 from itertools import product
-from typing import TYPE_CHECKING
 
-from fieldwise.studies import lookalikes
+from fieldwise.studies import figures, lookalikes
 from fieldwise.studies.study import Plan, Results, Setup, Study, Verdict, lowest
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 DROPS = (0.0, 0.1, 0.3, 0.5)
 NORMS = ("none", "layer")
@@ -55,17 +51,6 @@ def claims(results: Results) -> list[Verdict]:
     ]
 
 
-def draw(results: Results) -> Figure:
-    from fieldwise.reporting import plots
-
-    series = {
-        f"{norm}, batch {batch}": (DROPS, [results.mean("auc", norm=norm, batch=batch, drop=d) for d in DROPS])
-        for norm in NORMS
-        for batch in results.different("batch")
-    }
-    return plots.curves(series, "Probability of dropping", "Test AUC")
-
-
 STUDY = Study(
     id="fig18",
     paper="Figure 18",
@@ -75,7 +60,7 @@ STUDY = Study(
     columns=lookalikes.COLUMNS,
     plan=plan,
     claims=claims,
-    draw=draw,
+    draw=figures.curves("drop", "{norm}, batch {batch}", "Probability of dropping"),
     seeds={"small": 1, "medium": 3, "paper": 3},
     budget=6,
 )

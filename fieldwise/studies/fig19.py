@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from fieldwise.bundle.bundle import load
@@ -21,12 +22,10 @@ from fieldwise.data.dataset import Dataset
 from fieldwise.data.world import World
 from fieldwise.evaluation import metrics, pair_maps
 from fieldwise.nn.model import Model
+from fieldwise.reporting import plots
 from fieldwise.reporting.result_tables import Column
 from fieldwise.studies import lookalikes
 from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Study, Verdict, lowest
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MODELS = ("fm", "ffm", "kfm")
 MAPS = ("plain", "weighted", "terms")
@@ -91,8 +90,6 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise.reporting import plots
-
     rows = results.where(seed=0).rows
     maps = {f"{row['model']}, {name}": np.array(row[f"_{name}"]) for name in MAPS for row in rows if f"_{name}" in row}
     return plots.heat_grid(maps, len(MODELS))

@@ -11,19 +11,19 @@ gains in the last of its 8 epochs: part of the gap to poly-2 regression is that;
 from __future__ import annotations
 
 import json
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from matplotlib.figure import Figure
 
+from fieldwise.reporting import plots
 from fieldwise.reporting.result_tables import Column, high
 from fieldwise.studies import sources
-from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Study, Verdict, lowest
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Study, Verdict, by_seed, lowest
 
 FIELDS = 40
 SPARSITY = (200, 400, 600, 800, 1000)
@@ -88,19 +88,14 @@ def _trained(epochs: int, lr: float) -> Row:
 
 def plan(setup: Setup) -> Plan:
     first, second, epochs, nets = SIZES[setup.size]
-    made, cases = {}, []
-    for seed in range(setup.seeds):
-        for n in SPARSITY:
-            name = f"a-{n}-{seed}"
-            made[name] = sources.codes(lambda n=n, seed=seed: poly2(n, False, first, seed))  # type: ignore[misc]
-            cases.append(Case({"part": "a", "N": n, "model": "3 x 128"}, name, dnn(NETS["3 x 128"], epochs), seed))
-        name = f"b-{seed}"
-        made[name] = sources.codes(lambda seed=seed: poly2(400, True, second, seed))  # type: ignore[misc]
-        for net in list(NETS)[:nets]:
-            cases.append(Case({"part": "b", "N": 400, "model": net}, name, dnn(NETS[net], epochs), seed))
-        settings = {"model.name": "poly2"} | _trained(epochs, 1e-2)
-        cases.append(Case({"part": "b", "N": 400, "model": "poly-2"}, name, settings, seed))
-    return Plan(made, cases)
+    tables = {f"a-{n}": partial(poly2, n, False, first) for n in SPARSITY} | {"b": partial(poly2, 400, True, second)}
+    compared: dict[str, Row] = {net: dnn(NETS[net], epochs) for net in list(NETS)[:nets]}
+    compared["poly-2"] = {"model.name": "poly2"} | _trained(epochs, 1e-2)
+    cases: list[tuple[Row, str, Row]] = [
+        ({"part": "a", "N": n, "model": "3 x 128"}, f"a-{n}", dnn(NETS["3 x 128"], epochs)) for n in SPARSITY
+    ]
+    cases += [({"part": "b", "N": 400, "model": name}, "b", settings) for name, settings in compared.items()]
+    return by_seed(setup, cases, lambda data, seed: sources.codes(partial(tables[data], seed)))
 
 
 def look(case: Case, run: Path) -> Row:
@@ -137,8 +132,6 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise.reporting import plots
-
     series = {}
     for row in results.where(seed=0).rows:
         name = f"N = {row['N']}" if row["part"] == "a" else f"(b) {row['model']}"

@@ -8,17 +8,15 @@ logarithm over the first tenth of the steps says whether the fall is exponential
 from __future__ import annotations
 
 from itertools import product
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 
+from fieldwise.reporting import plots
 from fieldwise.reporting.result_tables import Column
 from fieldwise.studies.gradients import Watched
 from fieldwise.studies.study import Results, Row, Setup, Study, Verdict
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 ACTIVATIONS = ("relu", "tanh", "elu")
 OPTIMIZERS: dict[str, Row] = {"adam": {"name": "adam", "lr": 1e-3}, "sgd": {"name": "sgd", "lr": 0.05}}
@@ -79,8 +77,6 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise.reporting import plots
-
     series = {}
     for row in results.where(seed=0).rows:
         curve = np.array(row["_curve"])

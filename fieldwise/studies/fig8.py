@@ -8,16 +8,14 @@ that the figure's (d)-(f) describe another optimiser than the one of Table 11.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.figure import Figure
 
+from fieldwise.reporting import plots
 from fieldwise.reporting.result_tables import Column
 from fieldwise.studies import one_gradient
 from fieldwise.studies.study import Results, Row, Setup, Study, Verdict
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 EPSILONS = (1e-2, 1e-4, 1e-6, 1e-8)
 # Of the textbook form with eps = 1e-8: t -> g*, the greatest slope, the level of saturation.
@@ -53,8 +51,6 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise.reporting import plots
-
     logs, epsilons = np.linspace(-16, 0, 60), np.linspace(-12, 0, 40)
     parts = {}
     for t in one_gradient.STEPS:

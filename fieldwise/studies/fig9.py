@@ -5,16 +5,13 @@ Read from our own optimiser: one gradient at step t, then zeros for 60 steps, al
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from matplotlib.figure import Figure
 
+from fieldwise.reporting import plots
 from fieldwise.reporting.result_tables import Column
 from fieldwise.studies import one_gradient
 from fieldwise.studies.study import Results, Row, Setup, Study, Verdict
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 WINDOW, EPS, GRADIENT = 60, 1e-8, 1e-2
 # t -> how far the weight goes in all, and how many times the first step that is.
@@ -50,8 +47,6 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise.reporting import plots
-
     logs = np.linspace(-12, 0, 60)
     parts = {}
     for t in one_gradient.STEPS:

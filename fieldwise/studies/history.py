@@ -7,22 +7,15 @@ Avazu and Amazon. The best model of each kind is chosen by validation log loss; 
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fieldwise.data.encode.prepare import Split
 from fieldwise.data.schema import HistorySettings
 from fieldwise.reporting.result_tables import Column, high, low
-from fieldwise.studies import sources
-from fieldwise.studies.sources import CONTEXT, Source
-from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Study, Verdict, lowest
+from fieldwise.studies import figures, lookalikes, sources
+from fieldwise.studies.sources import CONTEXT
+from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Source, Study, Verdict, key_of_lowest, lowest
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-MODELS = ("lr", "gbdt", "fm", "ffm", "ccpm", "fnn", "afm", "deepfm", "kfm", "nifm", "ipnn", "kpnn", "pin")
 WITHOUT, WITH = "without", "with history"
 # Rows of the generated log, the most rows of a real set, and the most epochs.
 SIZES = {"small": (20_000, 20_000, 6), "medium": (100_000, 1 << 30, 20), "paper": (500_000, 1 << 30, 20)}
@@ -63,16 +56,15 @@ def _sets(setup: Setup) -> dict[str, Callable[[bool, int], Source]]:
 
 def plan(setup: Setup) -> Plan:
     """Each model on each data set, with and without; worlds and Amazon's folds change with the seed."""
-    made: dict[str, Callable[[Path], object]] = {}
+    made: dict[str, Source] = {}
     cases = []
-    models = [name for name in MODELS if name != "gbdt" or importlib.util.find_spec("xgboost")]
     for seed in range(setup.seeds):
         for data, make in _sets(setup).items():
             for kind in (WITHOUT, WITH):
                 number = seed if data in ("repeat", "amazon") else 0
                 place = f"{data}-{kind.replace(' ', '-')}-{number}"
                 made[place] = make(kind == WITH, number)
-                for model in models:
+                for model in lookalikes.models():
                     settings: Row = {"model.name": model}
                     settings |= {} if model == "gbdt" else {"train.epochs": SIZES[setup.size][2]}
                     cases.append(Case({"data": data, "model": model, "history": kind}, place, settings, seed))
@@ -83,7 +75,7 @@ def best(results: Results, data: str, kind: str) -> str:
     """The model of the lowest validation log loss."""
     models = results.where(data=data).different("model")
     losses = {model: results.mean("valid_log_loss", data=data, model=model, history=kind) for model in models}
-    return str(min(losses, key=lambda model: (losses[model] != losses[model], losses[model])))
+    return str(key_of_lowest(losses))
 
 
 def claims(results: Results) -> list[Verdict]:
@@ -112,19 +104,6 @@ def claims(results: Results) -> list[Verdict]:
     return found
 
 
-def draw(results: Results) -> Figure:
-    from fieldwise.reporting import plots
-
-    parts = {
-        str(data): {
-            str(model): {kind: results.values("auc", data=data, model=model, history=kind) for kind in (WITHOUT, WITH)}
-            for model in results.where(data=data).different("model")
-        }
-        for data in results.different("data")
-    }
-    return plots.panels(parts, "Test AUC")
-
-
 STUDY = Study(
     id="history",
     paper="History fields (not in the paper)",
@@ -139,6 +118,6 @@ STUDY = Study(
     ),
     plan=plan,
     claims=claims,
-    draw=draw,
+    draw=figures.panels("{model}", "{history}"),
     budget=6,
 )

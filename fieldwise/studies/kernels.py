@@ -7,14 +7,10 @@ kernels of their own; the order of AUC may be violated by .001. Rows/s are those
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from fieldwise.reporting.result_tables import Column, high
-from fieldwise.studies import sources
-from fieldwise.studies.study import Case, Plan, Results, Setup, Study, Verdict, lowest
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from fieldwise.studies import figures, sources
+from fieldwise.studies.study import Plan, Results, Row, Setup, Study, Verdict, by_seed, lowest
 
 KERNELS = ("num", "vec", "mat")
 ROWS = {"small": 60_000, "medium": 500_000, "paper": 2_000_000}
@@ -22,14 +18,11 @@ SLACK = 0.001
 
 
 def plan(setup: Setup) -> Plan:
-    made, cases = {}, []
-    for seed in range(setup.seeds):
-        name = f"avazu-{seed}"
-        made[name] = sources.world("avazu", ROWS[setup.size], seed)
-        for kernel in KERNELS:
-            settings = {"model.name": "kfm", "model.kernel": kernel, "train.epochs": 6}
-            cases.append(Case({"kernel": kernel}, name, settings, seed))
-    return Plan(made, cases)
+    cases: list[tuple[Row, str, Row]] = [
+        ({"kernel": kernel}, "avazu", {"model.name": "kfm", "model.kernel": kernel, "train.epochs": 6})
+        for kernel in KERNELS
+    ]
+    return by_seed(setup, cases, lambda data, seed: sources.world(data, ROWS[setup.size], seed))
 
 
 def claims(results: Results) -> list[Verdict]:
@@ -48,16 +41,6 @@ def claims(results: Results) -> list[Verdict]:
     ]
 
 
-def draw(results: Results) -> Figure:
-    from fieldwise.reporting import plots
-
-    parts = {
-        title: {kernel: {column: results.values(column, kernel=kernel)} for kernel in KERNELS}
-        for title, column in (("Test AUC", "auc"), ("Rows/s", "rows_per_s"))
-    }
-    return plots.panels(parts, "")
-
-
 STUDY = Study(
     id="kernels",
     paper="Kernels of KFM (section 3.1.2)",
@@ -72,7 +55,7 @@ STUDY = Study(
     ),
     plan=plan,
     claims=claims,
-    draw=draw,
+    draw=figures.panels("{kernel}", "auc", "", "{column}", {"Test AUC": "auc", "Rows/s": "rows_per_s"}),
     seeds={"small": 1, "medium": 3, "paper": 3},
     budget=3,
 )

@@ -7,14 +7,10 @@ rate is that of the deep models. Stable means few diverged runs first, and littl
 from __future__ import annotations
 
 from statistics import pstdev
-from typing import TYPE_CHECKING
 
 from fieldwise.reporting.result_tables import Column, high
-from fieldwise.studies import sources
+from fieldwise.studies import figures, sources
 from fieldwise.studies.study import Case, Plan, Results, Setup, Study, Verdict
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 NORMS = ("none", "layer", "fused", "fused-per-pair")
 ROWS = {"small": 30_000, "medium": 500_000, "paper": 2_000_000}
@@ -58,12 +54,6 @@ def claims(results: Results) -> list[Verdict]:
     return verdicts
 
 
-def draw(results: Results) -> Figure:
-    from fieldwise.reporting import plots
-
-    return plots.panels({"PIN": {norm: {"AUC": results.values("auc", norm=norm)} for norm in NORMS}}, "Test AUC")
-
-
 STUDY = Study(
     id="layer-norm",
     paper="Fused layer norm (section 3.3.4)",
@@ -78,7 +68,7 @@ STUDY = Study(
     ),
     plan=plan,
     claims=claims,
-    draw=draw,
+    draw=figures.panels("{norm}", "AUC", panel="PIN"),
     seeds={"small": 3, "medium": 5, "paper": 5},
     budget=6,
 )

@@ -9,14 +9,14 @@ epoch were best on validation rows for nearly all models; learning rate, start a
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 
 from fieldwise.reporting.result_tables import Column, high, low
 from fieldwise.studies import sources
 from fieldwise.studies.chosen import CHOSEN
-from fieldwise.studies.sources import Source
-from fieldwise.studies.study import Case, Plan, Row, Setup
+from fieldwise.studies.study import Plan, Row, Setup, Source, by_seed
 
 SETS = ("criteo", "avazu", "ipinyou", "appstore")
 BASELINES = ("lr", "gbdt", "fm", "ffm", "ccpm", "fnn", "afm", "deepfm")
@@ -40,6 +40,11 @@ COLUMNS = (
     Column("log_loss", "Log loss", ".5f", low, "log_loss_sd"),
     Column("valid_log_loss", "Valid log loss", ".5f", low),
 )
+
+
+def models() -> list[str]:
+    """All models; GBDT only where XGBoost is installed."""
+    return [name for name in MODELS if name != "gbdt" or importlib.util.find_spec("xgboost")]
 
 
 def source(setup: Setup, data: str, seed: int = 0) -> Source:
@@ -82,10 +87,5 @@ def settings(model: str, data: str, size: str, dim: int = DIM, hidden: Sequence[
 
 def plan(setup: Setup, cases: Sequence[tuple[Row, Row]]) -> Plan:
     """Runs of (keys, settings), each on the set that its keys name in `data`, for every seed; a seed is a world."""
-    made, found = {}, []
-    for seed in range(setup.seeds):
-        for keys, chosen in cases:
-            name = f"{keys['data']}-{seed}"
-            made[name] = source(setup, keys["data"], seed)
-            found.append(Case(keys, name, chosen, seed))
-    return Plan(made, found)
+    named = [(keys, str(keys["data"]), settings) for keys, settings in cases]
+    return by_seed(setup, named, lambda data, seed: source(setup, data, seed))

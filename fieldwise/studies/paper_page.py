@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fieldwise.config.files import whole_file
+from fieldwise.config.files import whole_file, write_whole
 from fieldwise.reporting import result_tables
 from fieldwise.studies import errata, registry
 from fieldwise.studies.study import SIZES, Study
@@ -35,8 +35,7 @@ def write(out: Path, page: Path) -> dict[str, Any]:
     figures = {name: _figure(result, page) for name, result in found.items() if result}
     sections = [_section(study, found[study.id], figures.get(study.id, "")) for study in registry.every()]
     text = "\n".join([INTRODUCTION, _summary(found), *sections, _errata()])
-    with whole_file(page) as file:
-        file.write_text(text, encoding="utf-8")
+    write_whole(page, text)
     run = [name for name, result in found.items() if result]
     return {"file": str(page), "run": run, "not_run": [name for name in found if name not in run]}
 
@@ -82,13 +81,8 @@ def _section(study: Study, result: dict[str, Any] | None, figure: str) -> str:
         parts.append(f"The paper: {study.says}\n")
     command = f"    fieldwise study {study.id} --size {result['size'] if result else 'small'}\n"
     if result is None:
-        return "\n".join(
-            [
-                *parts,
-                f"Not run for this page yet; size small takes about {study.budget:g} minutes of a core.\n",
-                command,
-            ]
-        )
+        missing = f"Not run for this page yet; size small takes about {study.budget:g} minutes of a core.\n"
+        return "\n".join([*parts, missing, command])
     table = result_tables.markdown(
         study.columns, result_tables.lines(result["rows"], study.columns), " ".join(study.keys)
     )

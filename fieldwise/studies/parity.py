@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,11 +19,8 @@ from fieldwise import models
 from fieldwise.data.schema import Layout
 from fieldwise.nn.model import Model
 from fieldwise.reporting.result_tables import Column, high
-from fieldwise.studies import sources
-from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Study, Verdict, highest, lowest
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from fieldwise.studies import figures, sources
+from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Study, Verdict, by_seed, highest, lowest
 
 FIELDS = 30
 # Rows, epochs, parity sizes and models.
@@ -47,24 +44,22 @@ def parity(size: int, rows: int, seed: int) -> pa.Table:
 
 def plan(setup: Setup) -> Plan:
     rows, epochs, sizes, models = SIZES[setup.size]
-    made, cases = {}, []
-    for seed in range(setup.seeds):
-        for size in sizes:
-            name = f"parity-{size}-{seed}"
-            made[name] = sources.codes(lambda size=size, seed=seed: parity(size, rows, seed))  # type: ignore[misc]
-            for model in models:
-                settings = {
-                    "model.name": model,
-                    "model.dim": 8,
-                    "model.hidden": [128, 128],
-                    "model.dropout": 0.0,
-                    "train.l2": 0.0,
-                    "train.init_scale": 0.1,
-                    "train.epochs": epochs,
-                    "train.patience": 2 * epochs,
-                }
-                cases.append(Case({"model": model, "size": size}, name, settings, seed))
-    return Plan(made, cases)
+    common: Row = {
+        "model.dim": 8,
+        "model.hidden": [128, 128],
+        "model.dropout": 0.0,
+        "train.l2": 0.0,
+        "train.init_scale": 0.1,
+        "train.epochs": epochs,
+        "train.patience": 2 * epochs,
+    }
+    cases: list[tuple[Row, str, Row]] = [
+        ({"model": model, "size": size}, f"parity-{size}", {"model.name": model} | common)
+        for size in sizes
+        for model in models
+    ]
+    size_of = {f"parity-{size}": size for size in sizes}
+    return by_seed(setup, cases, lambda data, seed: sources.codes(lambda: parity(size_of[data], rows, seed)))
 
 
 def gradient_variance(size: int, seed: int, rows: int = 20_000, targets: int = 40) -> float:
@@ -118,16 +113,6 @@ def claims(results: Results) -> list[Verdict]:
     ]
 
 
-def draw(results: Results) -> Figure:
-    from fieldwise.reporting import plots
-
-    sizes = results.different("size")
-    series = {
-        str(m): (sizes, [results.mean("auc", model=m, size=s) for s in sizes]) for m in results.different("model")
-    }
-    return plots.curves(series, "Fields of the parity", "Test AUC")
-
-
 STUDY = Study(
     id="parity",
     paper="Parity (section 3.2.2)",
@@ -142,7 +127,7 @@ STUDY = Study(
     plan=plan,
     look=look,
     claims=claims,
-    draw=draw,
+    draw=figures.curves("size", "{model}", "Fields of the parity"),
     seeds={"small": 1, "medium": 3, "paper": 3},
     budget=4,
 )

@@ -1,4 +1,4 @@
-"""The studies by their ids; a module is imported when its study is asked for."""
+"""The studies by their ids, in the order of the paper; a module is imported when its study is asked for."""
 
 from __future__ import annotations
 
@@ -7,47 +7,22 @@ import importlib
 from fieldwise.config.errors import ConfigError, unknown
 from fieldwise.studies.study import Study
 
-MODULES = {
-    "table4": "table4",
-    "table6": "table6",
-    "table7": "table7",
-    "table8": "table8",
-    "table9": "table9",
-    "table10": "table10",
-    "table11": "table11",
-    "fig7": "fig7",
-    "fig8": "fig8",
-    "fig9": "fig9",
-    "fig10": "fig10",
-    "fig11": "fig11",
-    "fig12": "fig12",
-    "fig13": "fig13",
-    "fig14": "fig14",
-    "fig15": "fig15",
-    "fig16": "fig16",
-    "fig17": "fig17",
-    "fig18": "fig18",
-    "fig19": "fig19",
-    "fig20": "fig20",
-    "criteo-challenge": "challenge",
-    "coupled-gradient": "coupled_gradient",
-    "parity": "parity",
-    "layer-norm": "layer_norm",
-    "kernels": "kernels",
-    "seeds": "seeds",
-    "history": "history",
-}
+IDS = (
+    *(f"table{number}" for number in (4, 6, 7, 8, 9, 10, 11)),
+    *(f"fig{number}" for number in range(7, 21)),
+    *("criteo-challenge", "coupled-gradient", "parity", "layer-norm", "kernels", "seeds", "history"),
+)
 
 
 def named(name: str) -> Study:
-    """The study of an id."""
-    if name not in MODULES:
-        raise ConfigError(unknown("study", name, (*MODULES, "all", "list", "page")))
-    study = importlib.import_module(f"fieldwise.studies.{MODULES[name]}").STUDY
+    """The study with this id; its module has the same name with underscores."""
+    if name not in IDS:
+        raise ConfigError(unknown("study", name, (*IDS, "all", "list", "page")))
+    study = importlib.import_module(f"fieldwise.studies.{name.replace('-', '_')}").STUDY
     assert isinstance(study, Study)
     return study
 
 
 def every() -> list[Study]:
-    """All studies, in the order of the paper."""
-    return [named(name) for name in MODULES]
+    """All studies."""
+    return [named(name) for name in IDS]

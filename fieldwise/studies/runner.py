@@ -18,7 +18,7 @@ from typing import Any
 
 from fieldwise.bundle.scoring import device_of
 from fieldwise.config.errors import ConfigError, TrainingError, unknown
-from fieldwise.config.files import held_folder, whole_file
+from fieldwise.config.files import held_folder, whole_file, write_whole
 from fieldwise.config.progress import Watch
 from fieldwise.experiments.jobs import Job, run_all
 from fieldwise.reporting import plots, result_tables
@@ -80,8 +80,7 @@ def _claim(folder: Path, identity: Row) -> None:
         return
     if folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir()):
         raise TrainingError(f"{folder} holds something that is no study; choose another --out")
-    with whole_file(known) as file:
-        file.write_text(json.dumps(identity), encoding="utf-8")
+    write_whole(known, json.dumps(identity))
 
 
 def _trained(study: Study, setup: Setup, plan: Plan, folder: Path, workers: int, watch: Watch | None) -> list[Row]:
@@ -143,13 +142,12 @@ def _written(study: Study, setup: Setup, runs: Results, folder: Path) -> dict[st
         if row["failed"]
     ]
     said = [str(verdict) for verdict in verdicts]
-    with whole_file(folder / "table.md") as file:
-        text = result_tables.markdown(study.columns, lines, " ".join(study.keys).capitalize())
-        file.write_text("\n".join([f"# {study.paper}\n\n{study.asks}\n", text, *failed, *said, ""]), encoding="utf-8")
+    table = result_tables.markdown(study.columns, lines, " ".join(study.keys).capitalize())
+    text = "\n".join([f"# {study.paper}\n\n{study.asks}\n", table, *failed, *said, ""])
+    write_whole(folder / "table.md", text)
     _write_csv(folder / "table.csv", rows)
     _write_csv(folder / "runs.csv", runs.rows)
-    with whole_file(folder / "verdicts.txt") as file:
-        file.write_text("".join(f"{line}\n" for line in said), encoding="utf-8")
+    write_whole(folder / "verdicts.txt", "".join(f"{line}\n" for line in said))
     plots.save(study.draw(results), folder / "figure", f"{study.paper}: {study.asks}")
     result = {
         "study": study.id,
@@ -159,20 +157,11 @@ def _written(study: Study, setup: Setup, runs: Results, folder: Path) -> dict[st
         "seeds": runs.seeds,
         "folder": str(folder),
         "rows": rows,
-        "verdicts": [
-            {
-                "claim": v.claim,
-                "passed": v.passed,
-                "margin": float(v.margin) if v.margin == v.margin else None,
-                "seeds": v.seeds,
-            }
-            for v in verdicts
-        ],
+        "verdicts": [verdict.as_json() for verdict in verdicts],
         "lines": said,
         "failed": failed,
     }
-    with whole_file(folder / "result.json") as file:
-        file.write_text(json.dumps(result, indent=1), encoding="utf-8")
+    write_whole(folder / "result.json", json.dumps(result, indent=1))
     return result
 
 

@@ -7,14 +7,10 @@ look-alike of Criteo, the same rows for every seed; the best baseline is chosen 
 from __future__ import annotations
 
 from statistics import stdev
-from typing import TYPE_CHECKING
 
 from fieldwise.reporting.result_tables import Column, high
-from fieldwise.studies import sources
-from fieldwise.studies.study import Case, Plan, Results, Setup, Study, Verdict
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from fieldwise.studies import figures, sources
+from fieldwise.studies.study import Case, Plan, Results, Setup, Study, Verdict, key_of_lowest
 
 BASELINES = ("lr", "fm", "fnn", "deepfm")
 ROWS = {"small": 15_000, "medium": 500_000, "paper": 2_000_000}
@@ -37,7 +33,7 @@ def plan(setup: Setup) -> Plan:
 
 def claims(results: Results) -> list[Verdict]:
     losses = {model: results.mean("valid_log_loss", model=model) for model in BASELINES}
-    best = min(losses, key=lambda model: (losses[model] != losses[model], losses[model]))
+    best = key_of_lowest(losses)
     areas = results.values("auc", model="pin")
     spread = stdev(areas) if len(areas) > 1 else float("nan")
     lead = results.mean("auc", model="pin") - results.mean("auc", model=best)
@@ -45,13 +41,6 @@ def claims(results: Results) -> list[Verdict]:
     return [
         Verdict("PIN's sd of AUC is at most a quarter of its lead", SHARE * lead - spread, len(areas), words, False)
     ]
-
-
-def draw(results: Results) -> Figure:
-    from fieldwise.reporting import plots
-
-    points = {str(model): {"AUC": results.values("auc", model=model)} for model in results.different("model")}
-    return plots.panels({"A point for each seed": points}, "Test AUC")
 
 
 STUDY = Study(
@@ -67,7 +56,7 @@ STUDY = Study(
     ),
     plan=plan,
     claims=claims,
-    draw=draw,
+    draw=figures.panels("{model}", "AUC", panel="A point for each seed"),
     seeds={"small": 3, "medium": 10, "paper": 10},
     budget=6,
 )

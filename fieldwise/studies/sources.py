@@ -16,8 +16,8 @@ import pyarrow.csv as pacsv
 from fieldwise.data.encode.prepare import Split, prepare
 from fieldwise.data.schema import Field, HistorySettings, Schema
 from fieldwise.data.world import World
+from fieldwise.studies.study import Source
 
-Source = Callable[[Path], object]
 PART = "part"
 CONTEXT = ("daytime", "weekday", "isweekend", "homework", "cost", "weather", "country", "city")
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.figure import Figure
 
 from fieldwise.reporting.result_tables import Column
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 SIZES = ("small", "medium", "paper")
 Row = dict[str, Any]
+# Prepares rows in the folder it is given.
+Source = Callable[[Path], object]
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,18 @@ class Plan:
     and whichever study comes first trains them. Their rows say so in the column `study`.
     """
 
-    sources: Mapping[str, Callable[[Path], object]]
+    sources: Mapping[str, Source]
     cases: Sequence[Case]
     others: Mapping[str, Plan] = field(default_factory=dict)
+
+
+def by_seed(setup: Setup, cases: Sequence[tuple[Row, str, Row]], source: Callable[[str, int], Source]) -> Plan:
+    """Every case, a tuple (keys, data, settings), once for each seed; `source` makes that seed's rows of the data."""
+    seeds = range(setup.seeds)
+    return Plan(
+        {f"{data}-{seed}": source(data, seed) for seed in seeds for _, data, _ in cases},
+        [Case(keys, f"{data}-{seed}", settings, seed) for seed in seeds for keys, data, settings in cases],
+    )
 
 
 class Results:
@@ -67,6 +77,10 @@ class Results:
 
     def where(self, **keys: Any) -> Results:
         return Results([row for row in self.rows if all(row.get(key) == value for key, value in keys.items())])
+
+    def among(self, values: Mapping[str, Collection[Any]]) -> Results:
+        """The rows that have, for each key, one of its values."""
+        return Results([row for row in self.rows if all(row.get(key) in own for key, own in values.items())])
 
     def values(self, column: str, **keys: Any) -> list[float]:
         """A column of the rows that have these keys; rows that failed have none."""
@@ -115,6 +129,11 @@ class Verdict:
     def passed(self) -> bool:
         return bool(self.margin > 0 if self.strict else self.margin >= 0)
 
+    def as_json(self) -> Row:
+        """What result.json keeps of it; a margin that is no number becomes null."""
+        margin = float(self.margin) if self.margin == self.margin else None
+        return {"claim": self.claim, "passed": self.passed, "margin": margin, "seeds": self.seeds}
+
     def __str__(self) -> str:
         seeds = f"{self.seeds} seed{'s' if self.seeds > 1 else ''}"
         words = f"; {self.words}" if self.words else ""
@@ -134,6 +153,15 @@ def lowest(values: Iterable[float]) -> float:
 def highest(values: Iterable[float]) -> float:
     """The greatest of them, in the same way."""
     return -lowest(-value for value in values)
+
+
+def key_of_lowest(values: Mapping[Any, float]) -> Any:
+    """The key of the least value; NaN, a failed run, is the last to be chosen.
+
+    >>> key_of_lowest({"a": float("nan"), "b": 2.0, "c": 1.0})
+    'c'
+    """
+    return min(values, key=lambda key: (values[key] != values[key], values[key]))
 
 
 def mostly(claim: str, margins: Mapping[Any, float], seeds: int, needed: int = 3, strict: bool = True) -> Verdict:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -19,11 +19,9 @@ from fieldwise.data.schema import Layout
 from fieldwise.nn.model import Model
 from fieldwise.optim.make import make_optimizer
 from fieldwise.reporting.result_tables import Column
+from fieldwise.studies import figures
 from fieldwise.studies.study import Results, Row, Setup, Study, Verdict
 from fieldwise.train.steps.plain import log_loss
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 LAYOUT = Layout.of((25_642,) * 38 + (25_604,))
 PAIRS = 741
@@ -116,14 +114,6 @@ def claims(results: Results) -> list[Verdict]:
     ]
 
 
-def draw(results: Results) -> Figure:
-    from fieldwise.reporting import plots
-
-    took = {str(row["model"]): {"ms for a step": [float(row["milliseconds"])]} for row in results.rows}
-    size = {str(row["model"]): {"million parameters": [float(row["millions"])]} for row in results.rows}
-    return plots.panels({"Milliseconds for a training step": took, "Million parameters": size}, "")
-
-
 STUDY = Study(
     id="table10",
     paper="Table 10",
@@ -138,6 +128,12 @@ STUDY = Study(
     ),
     compute=compute,
     claims=claims,
-    draw=draw,
+    draw=figures.panels(
+        "{model}",
+        "ms for a step",
+        "",
+        "{column}",
+        {"Milliseconds for a training step": "milliseconds", "Million parameters": "millions"},
+    ),
     budget=2,
 )

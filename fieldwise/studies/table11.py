@@ -7,14 +7,13 @@ that does not converge is the paper's "-".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import product
+
+from matplotlib.figure import Figure
 
 from fieldwise.reporting.result_tables import Column, high
-from fieldwise.studies import sources
-from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Study, Verdict
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from fieldwise.studies import figures, sources
+from fieldwise.studies.study import Plan, Results, Row, Setup, Study, Verdict, by_seed, key_of_lowest
 
 SHALLOW = ("lr", "fm", "ffm", "kfm", "afm")
 MODELS = (*SHALLOW, "nifm", "fnn", "ccpm", "deepfm", "ipnn", "kpnn", "pin")
@@ -30,24 +29,20 @@ SIZES: dict[str, tuple[int, int, tuple[str, ...]]] = {
 
 def plan(setup: Setup) -> Plan:
     rows, epochs, forms = SIZES[setup.size]
-    made, cases = {}, []
-    for seed in range(setup.seeds):
-        made[f"ipinyou-{seed}"] = sources.world("ipinyou", rows, seed, rate=RATE)
-        for model in MODELS:
-            for form in forms:
-                for eps in EPSILONS:
-                    # As in the paper no bias starts at the base rate: its gradients are what epsilon meets first.
-                    settings: Row = {
-                        "model.name": model,
-                        "train.eps": eps,
-                        "train.eps_mode": form,
-                        "train.lr": 1e-3,
-                        "train.epochs": epochs,
-                        "train.base_rate_start": False,
-                    }
-                    settings |= {} if model in SHALLOW else {"model.hidden": [60, 60, 60]} if model != "nifm" else {}
-                    cases.append(Case({"model": model, "form": form, "eps": eps}, f"ipinyou-{seed}", settings, seed))
-    return Plan(made, cases)
+    cases: list[tuple[Row, str, Row]] = []
+    for model, form, eps in product(MODELS, forms, EPSILONS):
+        # As in the paper no bias starts at the base rate: its gradients are what epsilon meets first.
+        settings: Row = {
+            "model.name": model,
+            "train.eps": eps,
+            "train.eps_mode": form,
+            "train.lr": 1e-3,
+            "train.epochs": epochs,
+            "train.base_rate_start": False,
+        }
+        settings |= {} if model in (*SHALLOW, "nifm") else {"model.hidden": [60, 60, 60]}
+        cases.append(({"model": model, "form": form, "eps": eps}, "ipinyou", settings))
+    return by_seed(setup, cases, lambda data, seed: sources.world(data, rows, seed, rate=RATE))
 
 
 def claims(results: Results) -> list[Verdict]:
@@ -58,7 +53,7 @@ def claims(results: Results) -> list[Verdict]:
         for model in MODELS:
             areas = {eps: own.mean("auc", model=model, eps=eps) for eps in EPSILONS}
             losses = {eps: own.mean("valid_log_loss", model=model, eps=eps) for eps in EPSILONS}
-            best = min(losses, key=lambda eps: (losses[eps] != losses[eps], losses[eps]))
+            best = key_of_lowest(losses)
             others.append(best != EPSILONS[-1])
             if model in SHALLOW:
                 # What does not converge is broken indeed.
@@ -84,12 +79,8 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise.reporting import plots
-
     form = results.different("form")[-1]
-    own = results.where(form=form)
-    series = {m: (EPSILONS, [own.mean("auc", model=m, eps=eps) for eps in EPSILONS]) for m in MODELS}
-    return plots.curves(series, f"Adam's epsilon ({form})", "Test AUC", ("x",))
+    return figures.curves("eps", "{model}", f"Adam's epsilon ({form})", ("x",), {"form": [form]})(results)
 
 
 STUDY = Study(

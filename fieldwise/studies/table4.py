@@ -6,17 +6,12 @@ three. Categories are fewer than the paper's because rows are: those of a log's 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pyarrow.compute as pc
 
 from fieldwise.data.world import World
 from fieldwise.reporting.result_tables import Column
-from fieldwise.studies import lookalikes
+from fieldwise.studies import figures, lookalikes
 from fieldwise.studies.study import Results, Row, Setup, Study, Verdict
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # Fields, million rows, million categories and share of positives in the paper.
 PAPER = {
@@ -64,14 +59,6 @@ def claims(results: Results) -> list[Verdict]:
     ]
 
 
-def draw(results: Results) -> Figure:
-    from fieldwise.reporting import plots
-
-    names = ("rows", "categories", "positive")
-    parts = {name: {str(row["data"]): {"": [float(row[name])]} for row in results.rows} for name in names}
-    return plots.panels(parts, "")
-
-
 STUDY = Study(
     id="table4",
     paper="Table 4",
@@ -89,6 +76,6 @@ STUDY = Study(
     ),
     compute=compute,
     claims=claims,
-    draw=draw,
+    draw=figures.panels("{data}", "", "", "{column}", {name: name for name in ("rows", "categories", "positive")}),
     budget=0.3,
 )

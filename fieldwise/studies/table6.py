@@ -6,26 +6,19 @@ no one product fits them all. A seed is a world of its own and a start of its ow
 
 from __future__ import annotations
 
-import importlib.util
-from typing import TYPE_CHECKING
-
 from fieldwise.reporting.result_tables import Column
-from fieldwise.studies import lookalikes
+from fieldwise.studies import figures, lookalikes
 from fieldwise.studies.lookalikes import PNNS
 from fieldwise.studies.study import Plan, Results, Setup, Study, Verdict, highest, lowest, mostly
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 def plan(setup: Setup) -> Plan:
-    models = [name for name in lookalikes.MODELS if name != "gbdt" or importlib.util.find_spec("xgboost")]
     return lookalikes.plan(
         setup,
         [
             ({"data": data, "model": model}, lookalikes.settings(model, data, setup.size))
             for data in lookalikes.SETS
-            for model in models
+            for model in lookalikes.models()
         ],
     )
 
@@ -49,16 +42,6 @@ def claims(results: Results) -> list[Verdict]:
     return [mostly(claim, own, results.seeds, strict="within" not in claim) for claim, own in margins.items()]
 
 
-def draw(results: Results) -> Figure:
-    from fieldwise.reporting import plots
-
-    parts = {
-        str(data): {str(m): {"AUC": results.values("auc", data=data, model=m)} for m in results.different("model")}
-        for data in results.different("data")
-    }
-    return plots.panels(parts, "Test AUC")
-
-
 STUDY = Study(
     id="table6",
     paper="Table 6",
@@ -68,7 +51,6 @@ STUDY = Study(
     columns=(*lookalikes.COLUMNS, Column("parameters", "Parameters", ",.0f"), Column("seconds", "Seconds", ",.0f")),
     plan=plan,
     claims=claims,
-    draw=draw,
-    seeds={"small": 1, "medium": 3, "paper": 5},
+    draw=figures.panels("{model}", "AUC"),
     budget=25,
 )

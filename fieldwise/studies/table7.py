@@ -6,14 +6,9 @@ base of the logarithm and the rounding open; these fit its example.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from fieldwise.reporting.result_tables import Column
-from fieldwise.studies import lookalikes
+from fieldwise.studies import figures, lookalikes
 from fieldwise.studies.study import Plan, Results, Setup, Study, Verdict
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MODELS = ("kfm", "nifm")
 DIM, FACTOR, SLACK = 40, 4.0, 0.0005
@@ -49,13 +44,6 @@ def claims(results: Results) -> list[Verdict]:
     return found
 
 
-def draw(results: Results) -> Figure:
-    from fieldwise.reporting import plots
-
-    points = {m: {kind: results.values("auc", model=m, vectors=kind) for kind in KINDS} for m in MODELS}
-    return plots.panels({"Avazu's look-alike": points}, "Test AUC")
-
-
 STUDY = Study(
     id="table7",
     paper="Table 7",
@@ -69,7 +57,6 @@ STUDY = Study(
     ),
     plan=plan,
     claims=claims,
-    draw=draw,
-    seeds={"small": 1, "medium": 3, "paper": 5},
+    draw=figures.panels("{model}", "{vectors}", panel="Avazu's look-alike"),
     budget=4,
 )

@@ -8,19 +8,18 @@ other seeds a block of one seed has nothing to do with that of another, so the b
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from fieldwise.bundle.predictions import Predictions
 from fieldwise.evaluation.significance import by_block, signed_rank
+from fieldwise.reporting import plots
 from fieldwise.reporting.result_tables import Column
 from fieldwise.studies import table6
 from fieldwise.studies.lookalikes import PNNS
 from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Study, Verdict, mostly
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 OTHERS = ("fnn", "ccpm", "deepfm")
 BLOCKS, LEVEL = 100, 1e-6
@@ -75,8 +74,6 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    from fieldwise.reporting import plots
-
     parts = {
         str(data): {
             f"{row['model']} - {row['other']}": {"": [_power(row["p"])]} for row in results.where(data=data).rows

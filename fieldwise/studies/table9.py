@@ -6,14 +6,9 @@ paper's own "best" is sometimes below its Table 6 (FNN on iPinYou), which choosi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from fieldwise.reporting.result_tables import Column, high
-from fieldwise.studies import fig11, fig12, table6
-from fieldwise.studies.study import Plan, Results, Row, Setup, Study, Verdict, lowest, mostly
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from fieldwise.studies import fig11, fig12, figures, table6
+from fieldwise.studies.study import Plan, Results, Row, Setup, Study, Verdict, key_of_lowest, lowest, mostly
 
 MODELS = ("fnn", "deepfm", "pin")
 
@@ -37,7 +32,7 @@ def derive(results: Results) -> list[Row]:
                     found[f"{study} {keys}"] = (own.mean("valid_log_loss", **keys), own.mean("auc", **keys))
             usual = results.where(study="table6", data=data, model=model)
             known = {"table6": (usual.mean("valid_log_loss"), usual.mean("auc")), **found}
-            best = min(known, key=lambda name: (known[name][0] != known[name][0], known[name][0]))
+            best = key_of_lowest({name: loss for name, (loss, _) in known.items()})
             rows.append(
                 {"data": data, "model": model, "auc": known[best][1], "best": best, "usual": known["table6"][1]}
             )
@@ -56,18 +51,6 @@ def claims(results: Results) -> list[Verdict]:
     ]
 
 
-def draw(results: Results) -> Figure:
-    from fieldwise.reporting import plots
-
-    parts = {
-        str(data): {
-            str(row["model"]): {"best": [row["auc"]], "table6": [row["usual"]]} for row in results.where(data=data).rows
-        }
-        for data in results.different("data")
-    }
-    return plots.panels(parts, "Test AUC")
-
-
 STUDY = Study(
     id="table9",
     paper="Table 9",
@@ -78,7 +61,7 @@ STUDY = Study(
     plan=plan,
     derive=derive,
     claims=claims,
-    draw=draw,
+    draw=figures.panels("{model}", "{column}", columns={"best": "auc", "table6": "usual"}),
     seeds={"small": 1, "medium": 3, "paper": 3},
     budget=0.5,
 )

@@ -13,7 +13,7 @@ import pytest
 from fieldwise.data.dataset import Dataset
 from fieldwise.data.world import World
 from fieldwise.studies import (
-    challenge,
+    criteo_challenge,
     fig7,
     fig11,
     fig12,
@@ -308,10 +308,10 @@ def test_figure_19_reads_maps_of_its_runs(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_the_challenge_scales_as_its_recipe_divides(tmp_path: Path):
     """With F fields, vectors 1/sqrt(F) as large give products 1/F as large, which is what input_norm does."""
-    ffm, kfm = challenge.MODELS["ffm"], challenge.MODELS["kfm"]
-    assert (kfm["train.init_scale"] / ffm["train.init_scale"]) ** 2 == pytest.approx(1 / challenge.FIELDS)
-    assert kfm["train.lr"] / ffm["train.lr"] == pytest.approx(challenge.FIELDS**-0.5)
-    study = replace(challenge.STUDY, plan=lambda setup: tiny(challenge.plan(setup)))
+    ffm, kfm = criteo_challenge.MODELS["ffm"], criteo_challenge.MODELS["kfm"]
+    assert (kfm["train.init_scale"] / ffm["train.init_scale"]) ** 2 == pytest.approx(1 / criteo_challenge.FIELDS)
+    assert kfm["train.lr"] / ffm["train.lr"] == pytest.approx(criteo_challenge.FIELDS**-0.5)
+    study = replace(criteo_challenge.STUDY, plan=lambda setup: tiny(criteo_challenge.plan(setup)))
     found = runner.run_study(study, tmp_path, seeds=1, workers=1)
     assert all(row["plain_loss"] > 0 for row in found["rows"])
 
@@ -323,8 +323,8 @@ def test_the_challenge_scales_as_its_recipe_divides(tmp_path: Path):
             ]
         )
 
-    assert passed(challenge.claims(rows(0.5, 0.5))) == [True, True, True]
-    assert passed(challenge.claims(rows(0.51, 0.50))) == [False, True, False]
+    assert passed(criteo_challenge.claims(rows(0.5, 0.5))) == [True, True, True]
+    assert passed(criteo_challenge.claims(rows(0.51, 0.50))) == [False, True, False]
 
 
 class Small:

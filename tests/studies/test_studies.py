@@ -194,7 +194,7 @@ def test_a_page_shows_what_was_run_and_says_what_was_not(tmp_path: Path, capsys:
 
 def test_every_study_is_listed_and_whole(capsys: pytest.CaptureFixture[str]):
     studies = registry.every()
-    assert [study.id for study in studies] == list(registry.MODULES)
+    assert [study.id for study in studies] == list(registry.IDS)
     for study in studies:
         assert (study.plan is None) != (study.compute is None)
         assert set(study.seeds) == {"small", "medium", "paper"}
@@ -439,7 +439,7 @@ def test_table_11_counts_models():
     assert [verdict.passed for verdict in table11.claims(Results(rows))] == [True, False]
 
 
-@pytest.mark.parametrize("name", [name for name in registry.MODULES if registry.named(name).plan])
+@pytest.mark.parametrize("name", [name for name in registry.IDS if registry.named(name).plan])
 def test_the_settings_of_every_case_are_known(name: str):
     """A misspelt option would show only after an hour of training."""
     study = registry.named(name)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fieldwise.bundle.bundle import load
 from fieldwise.bundle.scoring import score
@@ -23,11 +22,8 @@ from fieldwise.data.world import World
 from fieldwise.data.world.kinds import NUMERIC
 from fieldwise.evaluation import metrics
 from fieldwise.reporting.result_tables import Column
-from fieldwise.studies.sources import Source
-from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Study, Verdict, highest
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from fieldwise.studies import figures
+from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Source, Study, Verdict, by_seed, highest
 
 ROWS = {"small": 20_000, "medium": 200_000, "paper": 1_200_000}
 LEAVES, FIELDS, BATCH = 30, 69, 16
@@ -79,12 +75,10 @@ def source(rows: int, seed: int) -> Source:
 
 
 def plan(setup: Setup) -> Plan:
-    made, cases = {}, []
-    for seed in range(setup.seeds):
-        made[f"challenge-{seed}"] = source(ROWS[setup.size], seed)
-        for model, settings in MODELS.items():
-            cases.append(Case({"model": model}, f"challenge-{seed}", {"model.name": model} | COMMON | settings, seed))
-    return Plan(made, cases)
+    cases: list[tuple[Row, str, Row]] = [
+        ({"model": model}, "challenge", {"model.name": model} | COMMON | settings) for model, settings in MODELS.items()
+    ]
+    return by_seed(setup, cases, lambda _, seed: source(ROWS[setup.size], seed))
 
 
 def look(case: Case, run: Path) -> Row:
@@ -109,14 +103,6 @@ def claims(results: Results) -> list[Verdict]:
     ]
 
 
-def draw(results: Results) -> Figure:
-    from fieldwise.reporting import plots
-
-    kinds = {"shifted": "log_loss", "plain": "plain_loss"}
-    points = {m: {kind: results.values(key, model=m) for kind, key in kinds.items()} for m in MODELS}
-    return plots.panels({"Criteo's look-alike with leaves": points}, "Test log loss")
-
-
 STUDY = Study(
     id="criteo-challenge",
     paper="Criteo challenge (section 5.2.2)",
@@ -133,7 +119,13 @@ STUDY = Study(
     plan=plan,
     look=look,
     claims=claims,
-    draw=draw,
+    draw=figures.panels(
+        "{model}",
+        "{column}",
+        "Test log loss",
+        "Criteo's look-alike with leaves",
+        {"shifted": "log_loss", "plain": "plain_loss"},
+    ),
     seeds={"small": 1, "medium": 3, "paper": 3},
     budget=6,
 )
