@@ -1,1 +1,1 @@
-"""The event log, the router of an A/B test, and what the log says about its arms."""
+"""The event log, the router of an A/B test, and the analysis of its arms."""

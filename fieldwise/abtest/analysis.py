@@ -1,7 +1,7 @@
-"""What an event log says about its arms: click rates by day, who is better and how sure that is.
+"""Analysis of an A/B test from its event log: click rates by day, which arm is better, and how certain that is.
 
-The click rate is rows clicked per row shown. A user's rows are not independent, and users were what was assigned, so
-users (values of the split field) are what variances are over: the delta method of a ratio of two sums.
+The click rate is rows clicked per row shown. A user's rows are not independent, and the test assigns users to arms, so
+variances are over users (values of the split field), by the delta method for a ratio of two sums.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from fieldwise.abtest.event_tables import events, impressions
 from fieldwise.config.errors import DataError
 
 CONFIDENCE = 0.95
-# A sample ratio as unlikely as this has a reason other than chance.
+# Chance alone hardly gives a sample ratio with a smaller p.
 RATIO_ALARM = 0.001
-# Below these the normal distribution is no good picture of a click rate.
+# With fewer, the normal distribution does not fit a click rate.
 FEWEST_UNITS, FEWEST_CLICKS = 100, 30
 FEWEST_DAYS = 7
 
@@ -46,7 +46,7 @@ class Sums:
         if self.units < 2 or self.rate is None:
             return None
         rate, mean = self.rate, self.shown / self.units
-        # The sum of (c - rate * n)^2; its mean is 0 by the choice of the rate.
+        # The sum of (c - rate * n)^2; the mean of c - rate * n is 0.
         spread = self.cc - 2 * rate * self.nc + rate * rate * self.nn
         return max(0.0, spread) / (self.units - 1) / (self.units * mean * mean)
 
@@ -61,7 +61,7 @@ class Comparison:
     low: float | None
     high: float | None
     p: float | None
-    # The smallest improvement that so much data would show in four cases of five.
+    # The smallest improvement that this much data detects with a power of 80 %.
     detectable: float | None
 
     @property
@@ -73,11 +73,11 @@ def compare(arm: str, found: Sums, baseline: str, base: Sums, comparisons: int =
     """The ratio of two click rates, normal on the scale of logarithms; `comparisons` share the error (Bonferroni)."""
     from scipy.stats import norm
 
-    ours, theirs = found.variance, base.variance
-    if not found.rate or not base.rate or ours is None or theirs is None:
+    arm_variance, base_variance = found.variance, base.variance
+    if not found.rate or not base.rate or arm_variance is None or base_variance is None:
         return Comparison(arm, baseline, None, None, None, None, None)
     log_ratio = math.log(found.rate / base.rate)
-    error = math.sqrt(ours / found.rate**2 + theirs / base.rate**2)
+    error = math.sqrt(arm_variance / found.rate**2 + base_variance / base.rate**2)
     z = float(norm.ppf(1 - (1 - CONFIDENCE) / 2 / comparisons))
     low, high = math.expm1(log_ratio - z * error), math.expm1(log_ratio + z * error)
     p = float(2 * norm.sf(abs(log_ratio) / error)) if error else None
@@ -87,20 +87,20 @@ def compare(arm: str, found: Sums, baseline: str, base: Sums, comparisons: int =
 
 
 def sample_ratio(units: dict[str, int], shares: dict[str, float]) -> dict[str, Any] | None:
-    """Whether the arms got as many units as they should: Pearson's chi-square; None where there is nothing to test."""
+    """Pearson's chi-square test of whether the arms got their shares of units; None if there is nothing to test."""
     from scipy.stats import chi2
 
-    told = {arm: share for arm, share in shares.items() if share > 0}
-    total = sum(units.get(arm, 0) for arm in told)
-    if len(told) < 2 or not total:
+    used = {arm: share for arm, share in shares.items() if share > 0}
+    total = sum(units.get(arm, 0) for arm in used)
+    if len(used) < 2 or not total:
         return None
-    expected = {arm: share / sum(told.values()) * total for arm, share in told.items()}
+    expected = {arm: share / sum(used.values()) * total for arm, share in used.items()}
     statistic = sum((units.get(arm, 0) - count) ** 2 / count for arm, count in expected.items())
-    return {"chi2": statistic, "p": float(chi2.sf(statistic, len(told) - 1)), "expected": expected}
+    return {"chi2": statistic, "p": float(chi2.sf(statistic, len(used) - 1)), "expected": expected}
 
 
 def report(log: str) -> dict[str, Any]:
-    """The whole report, as plain JSON."""
+    """The report, as JSON values."""
     engine = event_tables.connect(log, writing=False)
     try:
         with engine.begin() as connection:
@@ -135,7 +135,7 @@ def _report(connection: sql.Connection) -> dict[str, Any]:
 def warnings(
     overall: dict[str, Sums], others: list[Comparison], days: int, ratio: dict[str, Any] | None, mixed: int
 ) -> list[str]:
-    """Why nothing, or not all, can be concluded yet; one line each."""
+    """Reasons not to draw conclusions yet, one line each."""
     found = []
     if not others:
         found.append("one arm alone: there is nothing to compare")
@@ -156,7 +156,7 @@ def warnings(
         if one.low is not None and not one.decided:
             found.append(
                 f"{one.arm} against {one.baseline}: the interval includes 0, so nothing can be concluded yet; "
-                f"so much data shows improvements of {one.detectable:.1%} or more"
+                f"this much data shows improvements of {one.detectable:.1%} or more"
             )
     if others and days < FEWEST_DAYS:
         found.append(f"{days} day{'s' * (days != 1)} of data: weekdays differ, so wait for {FEWEST_DAYS}")
@@ -171,8 +171,8 @@ def _arm(name: str, sums: Sums, share: float | None) -> dict[str, Any]:
     if sums.rate is None or sums.variance is None:
         return facts | {"ctr": sums.rate, "standard_error": None, "ctr_low": None, "ctr_high": None}
     error = math.sqrt(sums.variance)
-    reach = float(norm.ppf(0.5 + CONFIDENCE / 2)) * error
-    low, high = max(0.0, sums.rate - reach), min(1.0, sums.rate + reach)
+    margin = float(norm.ppf(0.5 + CONFIDENCE / 2)) * error
+    low, high = max(0.0, sums.rate - margin), min(1.0, sums.rate + margin)
     return facts | {"ctr": sums.rate, "standard_error": error, "ctr_low": low, "ctr_high": high}
 
 
@@ -201,7 +201,7 @@ def _sums(connection: sql.Connection, by_day: bool) -> list[tuple[str, int, Sums
         .subquery()
     )
     same = (impressions.c.request_id == clicked.c.request_id) & (impressions.c.part == clicked.c.part)
-    # A row without a unit was assigned by its request.
+    # A row without a unit got its arm by its request.
     unit = sql.case((impressions.c.unit == "", impressions.c.request_id), else_=impressions.c.unit)
     day = impressions.c.day if by_day else sql.literal(0)
     groups = [impressions.c.arm, unit, impressions.c.day] if by_day else [impressions.c.arm, unit]

@@ -1,6 +1,6 @@
-"""The event log: what was shown and how people responded, durable before it is acknowledged.
+"""The event log: what was shown and how people responded, on disk before it is acknowledged.
 
-One thread writes. All that waits goes into one transaction, so that many responses share one wait for the disk.
+One thread writes everything that waits in one transaction, so many responses share one wait for the disk.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from fieldwise.abtest.event_tables import events, impressions, starts
 from fieldwise.abtest.router import Router
 from fieldwise.config.errors import FieldwiseError
 
-# How much goes into one transaction at most, and how many impressions may wait for theirs.
+# The largest transaction, and how many entries may wait.
 BATCH = 1000
 MOST_WAITING = 20_000
-# How long impressions wait for more of them: writing each at once would take time from the answer to the next request.
+# How long impressions wait for more of them: writing each at once would slow down the next request.
 LINGER = 0.02
 # How long a response waits for an impression that another process may be about to write.
 PATIENCE = 1.0
@@ -33,16 +33,19 @@ DAY = 86_400
 
 
 class UnknownRequestError(FieldwiseError):
-    """A response to something that was never shown."""
+    """A response to a row that was never shown."""
 
 
 class BusyError(FieldwiseError):
-    """There is more to do than can be done soon; the client should come back later."""
+    """Too much is waiting; the client should try again later."""
 
 
 @dataclass(frozen=True)
 class Impression:
-    """What one request showed to one unit from one arm: rows of `context` and what each adds, by their places."""
+    """The rows that one request showed to one unit from one arm: `context`, overwritten by each of `rows`.
+
+    `places` are the rows' indices in the request.
+    """
 
     request_id: str
     part: int
@@ -74,8 +77,8 @@ class Impression:
         return {name: getattr(self, name) for name in names} | shown | {"unit": unit}
 
 
-def own_id(request_id: str, place: int, what: int | str) -> str:
-    """The id of an event whose client gave none."""
+def default_id(request_id: str, place: int, what: int | str) -> str:
+    """The id of an event that came without one."""
     return f"{request_id} {place} {what}"
 
 
@@ -83,7 +86,7 @@ def own_id(request_id: str, place: int, what: int | str) -> str:
 class Event:
     """A response to the row at `place` of a request. The same `event_id` counts once.
 
-    An id of our own has a space in it, which a client's has not: no client can use up the one of another's row.
+    A default id has a space in it, which a client's id may not have, so no client can take another event's id.
     """
 
     request_id: str
@@ -95,7 +98,7 @@ class Event:
 
     @property
     def id(self) -> str:
-        return self.event_id or own_id(self.request_id, self.place, self.label)
+        return self.event_id or default_id(self.request_id, self.place, self.label)
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ class Outcome:
 
 
 class EventLog:
-    """Writes to a log, and follows it."""
+    """Writes to a log and reads its new entries."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -122,7 +125,7 @@ class EventLog:
         self._thread = threading.Thread(target=self._write_all, name="event log", daemon=True)
         self._hurry = threading.Event()
         self._failure = ""
-        self._held: list[Impression] = []
+        self._unwritten: list[Impression] = []
         self._thread.start()
 
     @property
@@ -130,29 +133,29 @@ class EventLog:
         return self._thread.is_alive() and not self._failure
 
     def show(self, impression: Impression) -> None:
-        """Logs what was shown, soon; before any event that comes through this object later."""
+        """Logs an impression soon, before any response that is given to this object later."""
         self.check_room()
         self._waiting.put(impression)
 
     def check_room(self) -> None:
-        """Refuses what could not be logged soon."""
-        if self._waiting.qsize() + len(self._held) >= MOST_WAITING:
+        """Raises BusyError if too much waits to be written."""
+        if self._waiting.qsize() + len(self._unwritten) >= MOST_WAITING:
             raise BusyError(f"the event log is behind: {MOST_WAITING:,} entries wait to be written")
 
     def respond(self, event: Event) -> Future[bool]:
-        """Logs a response; the future is done once it is on the disk, and says whether it was new."""
+        """Logs a response; the future is done when it is on disk, and says whether it was new."""
         self.check_room()
         done: Future[bool] = Future()
         self._put_now((event, done))
         return done
 
     def _put_now(self, item: tuple[Event, Future[bool]] | None) -> None:
-        """What somebody waits for."""
+        """Queues something that a caller waits for."""
         self._waiting.put(item)
         self._hurry.set()
 
     def close(self) -> None:
-        """Writes what waits and stops."""
+        """Writes what is queued and stops."""
         if self._thread.is_alive():
             self._put_now(None)
             self._thread.join()
@@ -172,43 +175,43 @@ class EventLog:
             self._write_batch([item for item in batch if item is not None])
 
     def _write_batch(self, batch: list[Impression | tuple[Event, Future[bool]]]) -> None:
-        shown = self._held + [item for item in batch if isinstance(item, Impression)]
-        told = [item for item in batch if not isinstance(item, Impression)]
+        shown = self._unwritten + [item for item in batch if isinstance(item, Impression)]
+        responses = [item for item in batch if not isinstance(item, Impression)]
         try:
             with self._writer.begin() as connection:
-                event_tables.locked(connection)
+                event_tables.lock_writers(connection)
                 if shown:
                     connection.execute(impressions.insert(), [one.values() for one in shown])
-                answers = _insert_events(connection, [event for event, _ in told])
-            self._failure, self._held = "", []
+                answers = _insert_events(connection, [event for event, _ in responses])
+            self._failure, self._unwritten = "", []
         except Exception as error:
-            # The disk may be full or the database away: say so to those who wait, and try again with the next.
-            self._failure, self._held = str(error).splitlines()[0], shown
-            for _, done in told:
+            # A full disk or an unreachable database: the callers get an error, and the next batch tries again.
+            self._failure, self._unwritten = str(error).splitlines()[0], shown
+            for _, done in responses:
                 done.set_exception(BusyError(f"the event log cannot be written: {self._failure}"))
             return
-        for (event, done), answer in zip(told, answers, strict=True):
+        for (event, done), answer in zip(responses, answers, strict=True):
             self._answer(event, done, answer)
 
     def _answer(self, event: Event, done: Future[bool], answer: bool | None) -> None:
         if answer is not None:
             done.set_result(answer)
         elif time.time() - event.time < PATIENCE:
-            # Another process may have shown it and not written it yet.
+            # Another process may have shown the row and not logged it yet.
             retry = threading.Timer(0.02, self._put_now, [(event, done)])
             retry.daemon = True
             retry.start()
         else:
-            what = f"no row {event.place} of a request '{event.request_id}' was shown"
-            done.set_exception(UnknownRequestError(f"{what}; events name a request_id that the server gave"))
+            rule = f"no row {event.place} of a request '{event.request_id}' was shown"
+            done.set_exception(UnknownRequestError(f"{rule}; send the request_id of an answer of this server"))
 
     def close_unanswered(self, after: float, before: float, most: int = 500) -> float:
-        """Writes a response of 0 for rows shown between two moments that have none; returns how far it came.
+        """Writes a response of 0 for rows shown between two times that have none; returns the time it reached.
 
-        A later response is logged and counts in reports, but no more in histories.
+        A later response is logged and counts in reports, but no longer in histories.
         """
         with self._writer.begin() as connection:
-            event_tables.locked(connection)
+            event_tables.lock_writers(connection)
             answered = sql.select(sql.func.count()).where(
                 events.c.request_id == impressions.c.request_id,
                 events.c.part == impressions.c.part,
@@ -226,7 +229,7 @@ class EventLog:
             )
             found = connection.execute(open_ones).all()
             missing = [
-                Event(request_id, place, 0, own_id(request_id, place, "none"))
+                Event(request_id, place, 0, default_id(request_id, place, "none"))
                 for request_id, content, _ in found
                 for place in json.loads(content)["places"]
             ]
@@ -234,9 +237,9 @@ class EventLog:
             return float(found[-1].time) if len(found) == most else before
 
     def start_of(self, model: str) -> int:
-        """The last `seq` before a bundle was first served with this log; what came later is not in its data."""
+        """The last `seq` before a bundle was first served with this log; its training data has nothing later."""
         with self._writer.begin() as connection:
-            event_tables.locked(connection)
+            event_tables.lock_writers(connection)
             found = connection.execute(sql.select(starts.c.seq).where(starts.c.model == model)).scalar()
             if found is None:
                 found = connection.execute(sql.select(sql.func.coalesce(sql.func.max(events.c.seq), 0))).scalar() or 0
@@ -244,23 +247,23 @@ class EventLog:
             return int(found)
 
     def declare(self, router: Router) -> None:
-        """Says which arms should get which share, for the report's check of the sample ratio."""
+        """Writes the share that each arm should get, which the report compares with the sample ratio."""
         rows = [
             {"arm": arm, "share": share, "place": place, "field": router.field, "salt": router.salt}
             for place, (arm, share) in enumerate(router.expected.items())
         ]
         with self._writer.begin() as connection:
-            event_tables.locked(connection)
+            event_tables.lock_writers(connection)
             connection.execute(event_tables.arms.delete())
             connection.execute(event_tables.arms.insert(), rows)
 
     def outcomes(self, after: int, most: int = 5000) -> list[Outcome]:
-        """Counted responses behind a `seq`, in their order."""
+        """Counted responses after a `seq`, in order."""
         return read_outcomes(self._reader, after, most)
 
 
 def read_outcomes(log: sql.Engine, after: int, most: int) -> list[Outcome]:
-    """Counted responses behind a `seq`, in their order, at most `most`."""
+    """At most `most` counted responses after a `seq`, in order."""
     same = (impressions.c.request_id == events.c.request_id) & (impressions.c.part == events.c.part)
     columns = (events.c.seq, events.c.request_id, events.c.place, events.c.label, events.c.time)
     asked = (
@@ -287,21 +290,21 @@ def _json(values: dict[str, Any]) -> bytes:
 
 
 def shown_row(content: dict[str, Any], place: int) -> dict[str, Any]:
-    """The whole row at a place of what was shown."""
+    """The complete row at a place of what was shown."""
     return {**content["context"], **content["rows"][content["places"].index(place)]}
 
 
-def _insert_events(connection: sql.Connection, given: Sequence[Event], only_first: bool = False) -> list[bool | None]:
-    """For each event whether it was new, or None where its row was never shown; the new ones are inserted."""
-    if not given:
+def _insert_events(connection: sql.Connection, wanted: Sequence[Event], only_first: bool = False) -> list[bool | None]:
+    """Inserts the new events; returns for each whether it was new, or None if its row was never shown."""
+    if not wanted:
         return []
-    requests = {event.request_id for event in given}
+    requests = {event.request_id for event in wanted}
     parts = _parts(connection, requests)
-    known = set(_found(connection, events.c.event_id, {event.id for event in given}))
-    answered = {tuple(row) for row in _found(connection, events.c.request_id, requests, events.c.place)}
+    known = set(_select_in(connection, events.c.event_id, {event.id for event in wanted}))
+    answered = {tuple(row) for row in _select_in(connection, events.c.request_id, requests, events.c.place)}
     answers: list[bool | None] = []
     rows = []
-    for event in given:
+    for event in wanted:
         place = (event.request_id, event.place)
         if place not in parts:
             answers.append(None)
@@ -333,13 +336,13 @@ def _event_values(event: Event, part: int, first: bool) -> dict[str, Any]:
 
 def _parts(connection: sql.Connection, requests: Iterable[str]) -> dict[tuple[str, int], int]:
     """(request, place) -> the part of the request that showed it."""
-    shown = _found(connection, impressions.c.request_id, requests, impressions.c.part, impressions.c.content)
+    shown = _select_in(connection, impressions.c.request_id, requests, impressions.c.part, impressions.c.content)
     return {(request, place): part for request, part, content in shown for place in json.loads(content)["places"]}
 
 
-def _found(
+def _select_in(
     connection: sql.Connection, column: sql.Column[Any], values: Iterable[str], *more: sql.Column[Any]
 ) -> Iterable[Any]:
-    """Rows whose column is among some values: that column alone, or with more."""
+    """The rows whose column has one of the values: that column alone, or with more."""
     rows = connection.execute(sql.select(column, *more).where(column.in_(list(values))))
     return rows.all() if more else rows.scalars().all()

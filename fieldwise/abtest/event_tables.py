@@ -1,8 +1,8 @@
 """The tables of the event log, in SQLite or any database that SQLAlchemy knows.
 
-`impressions` has a row for what a request showed to one user from one arm; `content` holds what was shown as JSON.
-`events` has a row for each response. `counted` marks the first one of a shown row, which is the one that histories
-count, in the order of `seq`. `starts` says from which `seq` on a bundle without a time column counts.
+`impressions` has a row for everything that one request showed to one user from one arm; `content` is that as JSON.
+`events` has a row for each response; `counted` marks the first response to a shown row, the one that histories count,
+in the order of `seq`. `starts` has the `seq` from which a bundle without a time column counts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sqlalchemy as sql
 from fieldwise.config.errors import ConfigError, DataError
 
 FORMAT = 1
-# An arbitrary number that all writers to one PostgreSQL log lock, so that `seq` rises in the order of commits.
+# An arbitrary number: all writers to a PostgreSQL log lock it, so `seq` rises in the order of commits.
 WRITER_LOCK = 0x66_69_65_6C
 
 metadata = sql.MetaData()
@@ -71,7 +71,7 @@ facts = sql.Table("facts", metadata, sql.Column("format", sql.Integer, primary_k
 
 
 def url_of(log: str) -> sql.URL:
-    """The address of a log: a SQLAlchemy URL as it is, a path as that of an SQLite file."""
+    """The SQLAlchemy URL of a log, which is a URL already or the path of an SQLite file."""
     if "://" not in log:
         return sql.URL.create("sqlite", database=str(Path(log).absolute()))
     try:
@@ -81,7 +81,7 @@ def url_of(log: str) -> sql.URL:
 
 
 def connect(log: str, writing: bool) -> sql.Engine:
-    """Opens a log; one that is written to is made where it is not there yet."""
+    """Opens a log; creates it for writing if it does not exist."""
     url = url_of(log)
     if url.get_backend_name() == "sqlite":
         if not writing and not Path(url.database or "").is_file():
@@ -91,19 +91,19 @@ def connect(log: str, writing: bool) -> sql.Engine:
     try:
         engine = sql.create_engine(url, pool_pre_ping=url.get_backend_name() != "sqlite")
         if url.get_backend_name() == "sqlite":
-            _careful(engine, writing)
+            _configure_sqlite(engine, writing)
         _check(engine, writing, str(url.render_as_string()))
     except (sql.exc.SQLAlchemyError, ImportError, sqlite3.Error) as error:
         raise DataError(f"cannot open the event log: {_reason(error)} ({url.render_as_string()})") from None
     return engine
 
 
-def _careful(engine: sql.Engine, writing: bool) -> None:
-    """SQLite as a log needs it: readers beside one writer, and on the disk before it says so."""
+def _configure_sqlite(engine: sql.Engine, writing: bool) -> None:
+    """Sets SQLite up for a log: readers beside one writer, and commits that wait for the disk."""
 
     @sql.event.listens_for(engine, "connect")
     def settings(connection: sqlite3.Connection, _record: object) -> None:
-        # Transactions begin where `begin` below says so, not where the driver guesses.
+        # `begin` below starts transactions, not the driver's heuristics.
         connection.isolation_level = None
         for line in ("busy_timeout=10000", "journal_mode=WAL", "synchronous=FULL") if writing else ("query_only=1",):
             connection.execute(f"PRAGMA {line}")
@@ -115,7 +115,7 @@ def _careful(engine: sql.Engine, writing: bool) -> None:
 
 def _check(engine: sql.Engine, writing: bool, shown: str) -> None:
     with engine.begin() as connection:
-        locked(connection)
+        lock_writers(connection)
         if writing:
             metadata.create_all(connection)
             if connection.execute(sql.select(facts.c.format)).first() is None:
@@ -125,8 +125,8 @@ def _check(engine: sql.Engine, writing: bool, shown: str) -> None:
             raise DataError(f"expected an event log of format {FORMAT}, found {found} ({shown})")
 
 
-def locked(connection: sql.Connection) -> None:
-    """Makes other writers wait until this transaction ends; SQLite's begin has done so already."""
+def lock_writers(connection: sql.Connection) -> None:
+    """Makes other writers wait until this transaction ends; SQLite does so when one begins."""
     if connection.dialect.name == "postgresql":
         connection.execute(sql.select(sql.func.pg_advisory_xact_lock(WRITER_LOCK)))
 

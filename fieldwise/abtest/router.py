@@ -1,4 +1,4 @@
-"""Which arm of an A/B test a user is in: a salted hash of one field, so that the same user always sees the same arm."""
+"""Assigns users to the arms of an A/B test by a salted hash of one field: a user always sees the same arm."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class Router:
 
     @property
     def expected(self) -> dict[str, float]:
-        """The part of the traffic that each arm should get."""
+        """The share of the traffic that each arm should get."""
         total = sum(self.shares)
         return {arm: share / total for arm, share in zip(self.arms, self.shares, strict=True)}
 
     def unit(self, row: Mapping[str, Any]) -> str:
-        """Who a row belongs to: the text of the split field, empty where it is missing."""
+        """The unit of a row: the text of its split field, empty if it is missing."""
         return (text_of(row.get(self.field)) or MISSING_UNIT) if self.field else MISSING_UNIT
 
     def arm(self, unit: str, request: str) -> int:
-        """The number of a unit's arm; a row without one is assigned by its request, so that no arm gets all of them."""
+        """The index of a unit's arm; rows without a unit are spread over the arms by their request."""
         if len(self.arms) == 1:
             return 0
         key = f"{self.salt}\0u\0{unit}" if unit else f"{self.salt}\0r\0{request}"
@@ -56,14 +56,14 @@ class Router:
         return max(number for number, share in enumerate(self.shares) if share)
 
     def named(self, arm: str) -> int:
-        """The number of an arm that a request asks for."""
+        """The index of an arm that a request names."""
         if arm not in self.arms:
             raise ConfigError(unknown("arm", arm, self.arms))
         return self.arms.index(arm)
 
 
 def shares_of(text: str, arms: int) -> tuple[float, ...]:
-    """`50,50` as numbers; equal shares where nothing is said.
+    """`50,50` as numbers; equal shares if the text is empty.
 
     >>> shares_of("90, 10", 2), shares_of("", 2)
     ((90.0, 10.0), (1.0, 1.0))
@@ -73,11 +73,11 @@ def shares_of(text: str, arms: int) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise ConfigError(f"--split takes numbers with commas between them, such as 50,50; found '{text}'") from None
+        raise ConfigError(f"--split takes numbers separated by commas, such as 50,50; found '{text}'") from None
 
 
 def arm_names(labels: Sequence[str]) -> tuple[str, ...]:
-    """Names of arms from those of their folders; alike ones get a number.
+    """Names of arms from the names of their folders; a repeated name gets a number.
 
     >>> arm_names(["pin", "fm", "pin"])
     ('pin', 'fm', 'pin-3')

@@ -1,4 +1,4 @@
-"""The folder one predicts from: weights, config, schema, encoder, calibration, metrics; no pickle in it."""
+"""The folder that predictions need: weights, config, schema, encoder, calibration, metrics. It holds no pickle."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 # Where the members of a blend lie in its bundle.
 MEMBERS = "members"
-# The files that are read of a bundle, beside those of its encoder.
+# The files of a bundle that are read, beside those of its encoder.
 OWN = (
     "config.toml",
     "schema.toml",
@@ -46,10 +46,10 @@ OWN = (
 
 @dataclass(frozen=True)
 class Opened(Generic[M]):
-    """What a bundle folder holds, opened; that of a blend has the bundles of its members in `members`.
+    """An opened bundle folder; if it is a blend, `members` are the bundles of its members.
 
-    `blend` weighs the members' models, or is of the only model alone. What scores the rows is the opener's choice:
-    torch and XGBoost (`load`), or ONNX Runtime in a server. From ids on, all of them go the same way.
+    `blend` weights the members' models, or holds the only model. The models run in torch and XGBoost (`load`), or in
+    ONNX Runtime (a server); the code from ids to probabilities is the same.
     """
 
     path: Path
@@ -75,23 +75,23 @@ class Opened(Generic[M]):
 
     @property
     def own_encoder(self) -> Encoder:
-        """The encoder of a model that is no blend of models with several."""
+        """The encoder; refused for a blend whose members have different ones."""
         if not isinstance(self.encoder, Encoder):
             raise _several_encoders(self.path)
         return self.encoder
 
     def encoded(self, folder: Path) -> bool:
-        """Whether the encoder of a prepared folder or a bundle is this one's, so that their ids mean the same."""
+        """Whether a prepared folder or a bundle has this bundle's encoder, so their ids mean the same."""
         if self.members:
             return all(member.encoded(folder) for member in self.members)
         if folder == self.path:
             return True
-        # Some of what makes ids is in the schema alone, such as the number of hash buckets.
+        # Some settings that determine ids are only in the schema, such as the number of hash buckets.
         ours, theirs = ((s.fields, s.history) for s in (self.schema, Schema.load(folder / "schema.toml")))
         return ours == theirs and _contents(self.path / "encoder") == _contents(folder / "encoder")
 
 
-# A bundle whose model can be written, moved to a device and trained on.
+# A bundle whose model can be saved, moved to a device and trained further.
 Bundle = Opened[Trained]
 # Names and digests of the files that make an encoder.
 Digests = tuple[tuple[str, str], ...]
@@ -105,7 +105,7 @@ def write(
     calibration: Calibration,
     metrics: dict[str, Any],
 ) -> None:
-    """Writes the bundle of a trained model; `sources` are the files and folders that it takes over, by their names."""
+    """Writes the bundle of a trained model; `sources` are files and folders to copy, by their names in the bundle."""
     with whole_folder(out, "bundle.json", force=True) as work:
         model.save(work / model.file)
         for name, source in sources.items():
@@ -118,7 +118,7 @@ def write(
 
 
 def rewrite(origin: Bundle, out: Path, force: bool = False) -> None:
-    """Writes an opened bundle anew, its histories as they are now; all else is the same in every byte."""
+    """Writes a copy of an opened bundle with its histories as they are now; all other files are copied."""
     with whole_folder(out, "bundle.json", force) as work:
         shutil.copytree(origin.path, work, dirs_exist_ok=True)
         for own in origin.members or (origin,):
@@ -131,7 +131,7 @@ def rewrite(origin: Bundle, out: Path, force: bool = False) -> None:
 
 def _seal(work: Path) -> None:
     """Writes bundle.json, with a digest of each file that is there."""
-    # Imported where it is needed: a bundle can be opened for serving where torch is not installed.
+    # Not imported above: a server without torch opens bundles too.
     import torch
 
     own = (path for path in work.rglob("*") if path.is_file() and _is_own(path.relative_to(work)))
@@ -156,16 +156,16 @@ def locate(path: Path) -> Path:
 
 
 def load(path: Path) -> Bundle:
-    """Opens the bundle of a run or a bundle folder, after checking that every file is whole."""
+    """Opens the bundle of a run or a bundle folder, after checking every file's digest."""
     folder = checked(path)
     if "serving" in read_json(folder / "bundle.json"):
-        way_out = "name the run or the bundle that it was exported from"
+        way_out = "give the run or the bundle that it was exported from"
         raise BundleError(f"the folder was exported to serve from and has no weights for torch; {way_out} ({folder})")
     return opened(folder, _trained, {})
 
 
 def opened(folder: Path, model_of: Callable[[Path, Config, Layout], M], encoders: dict[Digests, Encoder]) -> Opened[M]:
-    """A checked bundle folder, its models opened by `model_of`; members with the same files share an encoder."""
+    """Opens a checked bundle folder; `model_of` opens its models, and members with the same files share an encoder."""
     members: tuple[Opened[M], ...] = ()
     schema: Schema
     encoder: Encoder | JoinedEncoder
@@ -184,14 +184,14 @@ def opened(folder: Path, model_of: Callable[[Path, Config, Layout], M], encoders
 
 
 def _trained(folder: Path, config: Config, layout: Layout) -> Trained:
-    """The model of a bundle folder as it was trained."""
+    """The model of a bundle folder, in torch or XGBoost."""
     model = build_model(config, layout)
     model.load(folder / model.file)
     return model
 
 
 def _encoder(folder: Path, schema: Schema, known: dict[Digests, Encoder]) -> Encoder:
-    """The encoder of a bundle folder, or a known one of the same files."""
+    """The encoder of a bundle folder; one that was loaded from the same files is reused."""
     files = digests(folder)
     key = tuple((name, files[name]) for name in sorted(files) if name == "schema.toml" or name.startswith("encoder/"))
     if key not in known:
@@ -201,7 +201,7 @@ def _encoder(folder: Path, schema: Schema, known: dict[Digests, Encoder]) -> Enc
 
 @contextmanager
 def read_with_care(folder: Path) -> Iterator[None]:
-    """Whatever a library says of a bundle's files, in one line: they may be a stranger's, and hold anything."""
+    """Turns any error of a library that reads a bundle into one line: a stranger's files may hold anything."""
     try:
         yield
     except BundleError:
@@ -231,12 +231,12 @@ def member_folders(folder: Path) -> list[Path]:
 
 
 def member_names(count: int) -> list[str]:
-    """Where the members lie in the bundle of a blend; each is a whole bundle."""
+    """Folders of the members inside the bundle of a blend; each is a complete bundle."""
     return [f"{MEMBERS}/{number}" for number in range(count)]
 
 
 def joined(members: Sequence[Opened[M]]) -> tuple[Schema, Encoder | JoinedEncoder, Blend[M]]:
-    """Schema, encoder and plain blend of several models; members with the same encoder read the same ids."""
+    """Schema, encoder and unweighted blend of several models; members with the same encoder read the same ids."""
     alike = [next(o for o in members if o.encoder is own.encoder or o.encoded(own.path)) for own in members]
     encoders = list(dict.fromkeys(one.own_encoder for one in alike))
     encoder = JoinedEncoder(encoders) if len(encoders) > 1 else encoders[0]
@@ -257,18 +257,18 @@ def load_encoder(path: Path) -> Encoder:
 
 
 def checked(path: Path) -> Path:
-    """The bundle folder of a run or a bundle, every file of it whole."""
+    """The bundle folder of a run or a bundle, after checking every file's digest."""
     folder = locate(path)
     for name, digest in digests(folder).items():
         file = folder / name
         if not file.is_file() or digest_of(file) != digest:
             state = "changed or cut off" if file.is_file() else "missing"
-            raise BundleError(f"the bundle's {name} is {state}; write it again or copy it anew ({folder})")
+            raise BundleError(f"the bundle's {name} is {state}; write or copy it again ({folder})")
     return folder
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """What bundle.json says that each file of the folder is; none of them lies outside, and none is left out."""
+    """The digests of all files in bundle.json; refused if a name leaves the folder or a file has no digest."""
     facts = read_json(folder / "bundle.json")
     found = facts.get("format")
     if found != FORMAT:
@@ -300,7 +300,7 @@ def _several_encoders(folder: Path) -> BundleError:
 
 
 def _is_own(file: Path) -> bool:
-    """Whether a bundle answers for a file; members answer for theirs, and it for their bundle.json."""
+    """Whether a bundle lists a file's digest; a member lists its own files, and the blend its bundle.json."""
     return file.parts[0] != MEMBERS or file.name == "bundle.json"
 
 

@@ -1,4 +1,4 @@
-"""From a model's logits to probabilities that mean what they say, fitted on validation rows."""
+"""Calibration: a model's logits -> probabilities that match observed rates, fitted on validation rows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Calibration:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Calibration:
-        """Reads what `to_json` gave; ValueError where that is no calibration."""
+        """Reads the output of `to_json`; raises ValueError if it is no calibration."""
         given = set(values) - {"kind", "curve_x", "curve_y"}
         if values.get("kind") not in KINDS or not given <= {"slope", "shift", "offset"}:
             raise ValueError(f"its kind is one of {', '.join(KINDS)}, and it has a slope, a shift, an offset, a curve")
@@ -62,9 +62,9 @@ def fit(
     weights: NDArray[Any] | None = None,
     offset: float = 0.0,
 ) -> Calibration:
-    """The calibration of that kind with the least log loss on these rows; the offset alone where one class is missing.
+    """The calibration of a kind with the least log loss on these rows; only the offset if one class is missing.
 
-    `shift` moves all logits, so that the mean prediction is the observed rate; `platt` also scales them;
+    `shift` moves all logits until the mean prediction is the observed rate; `platt` also scales them;
     `isotonic` fits a rising curve (needs a few thousand rows).
     """
     if kind not in KINDS:
@@ -87,8 +87,8 @@ def fit(
 def stack(labels: NDArray[Any], logits: NDArray[Any], weights: NDArray[Any] | None = None) -> tuple[Floats, float]:
     """Weights (K,) of 0 or more and a shift for the logits (K, n) of several models, of least log loss on these rows.
 
-    Weights are drawn to the plain average 1 / K as if that were the standard deviation of what they may be; they are
-    the plain average where one class is missing.
+    A ridge penalty pulls the weights towards the average 1 / K, as a prior with that standard deviation would; if one
+    class is missing they are the average.
     """
     x, y = np.asarray(logits, dtype=np.float64), np.asarray(labels, dtype=np.float64)
     w = np.ones(len(y)) if weights is None else np.asarray(weights, dtype=np.float64)
@@ -98,40 +98,40 @@ def stack(labels: NDArray[Any], logits: NDArray[Any], weights: NDArray[Any] | No
     return _newton(x, y, w, plain, ridge=float(len(x)) ** 2)
 
 
-# A slope is drawn to 1 as if this many rows spoke for it: a handful of separable rows must not make it infinite.
+# The penalty on a slope away from 1, worth this many rows: a few separable rows must not make it infinite.
 RIDGE_ROWS = 1.0
 
 
 def _newton(x: Floats, y: Floats, w: Floats, middle: Floats, ridge: float, scale: bool = True) -> tuple[Floats, float]:
-    """Weights (K,) of 0 or more for the rows of x (K, n), and the shift, of least log loss, by Newton's method with
-    halved steps. Weights are drawn to `middle`, and stay there without `scale` and where all of them would be 0: a
-    model that falls is not turned round."""
+    """Weights (K,) of 0 or more for the rows of x (K, n), and a shift, with the least log loss: Newton's method with
+    step halving. A ridge pulls the weights towards `middle`; they stay there without `scale`, or if all of them would
+    be 0: a model that ranks the wrong way round is not inverted."""
     inputs = np.vstack([np.ones_like(y), x])
-    # The shift is the first of what is sought, free of all bounds.
+    # The first unknown is the shift, which has no bounds.
     least = np.array([-np.inf, *np.zeros(len(x))])
     goal, pull = np.array([0.0, *middle]), np.array([0.0, *np.full(len(x), ridge)])
 
-    def loss(at: Floats) -> float:
-        logits = at @ inputs
-        return float((w * (np.logaddexp(0, logits) - y * logits)).sum() + (pull * (at - goal) ** 2).sum() / 2)
+    def loss(values: Floats) -> float:
+        logits = values @ inputs
+        return float((w * (np.logaddexp(0, logits) - y * logits)).sum() + (pull * (values - goal) ** 2).sum() / 2)
 
-    # Starting where the mean logit is the base rate's log-odds keeps the first step short.
-    at = goal.copy()
-    at[0] = np.log((w * y).sum() / (w * (1 - y)).sum()) - np.average(middle @ x, weights=w)
+    # Starts where the mean logit is the log-odds of the base rate, which keeps the first step short.
+    values = goal.copy()
+    values[0] = np.log((w * y).sum() / (w * (1 - y)).sum()) - np.average(middle @ x, weights=w)
     for _ in range(100):
-        p = sigmoid(at @ inputs)
-        gradient = inputs @ (w * (p - y)) + pull * (at - goal)
-        # A weight at 0 that would fall further waits there.
-        free = np.array([True, *((at[1:] > 0) | (gradient[1:] < 0))]) if scale else least < 0
+        p = sigmoid(values @ inputs)
+        gradient = inputs @ (w * (p - y)) + pull * (values - goal)
+        # A weight at 0 that would become negative stays there.
+        free = np.array([True, *((values[1:] > 0) | (gradient[1:] < 0))]) if scale else least < 0
         hessian = (inputs * (w * p * (1 - p))) @ inputs.T + np.diag(pull + 1e-9)
-        step = np.zeros_like(at)
+        step = np.zeros_like(values)
         step[free] = np.linalg.solve(hessian[np.ix_(free, free)], gradient[free])
-        size, before = 1.0, loss(at)
-        while loss(np.maximum(at - size * step, least)) > before and size > 1e-12:
+        size, before = 1.0, loss(values)
+        while loss(np.maximum(values - size * step, least)) > before and size > 1e-12:
             size /= 2
-        last, at = at, np.maximum(at - size * step, least)
-        if np.abs(at - last).max() < 1e-10:
+        last, values = values, np.maximum(values - size * step, least)
+        if np.abs(values - last).max() < 1e-10:
             break
-    if not at[1:].any():
+    if not values[1:].any():
         return _newton(x, y, w, middle, ridge, scale=False)
-    return at[1:], float(at[0])
+    return values[1:], float(values[0])

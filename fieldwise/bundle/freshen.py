@@ -1,4 +1,4 @@
-"""A bundle's history brought up to date with labelled rows, without training: a new bundle with the same weights."""
+"""Updates the history of a bundle with labelled rows, without training: a new bundle with the same weights."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def update_history(
     force: bool = False,
     progress: Callable[[str, int], None] = lambda step, rows: None,
 ) -> dict[str, Any]:
-    """Lets the histories of a run or bundle take in rows with the label column; writes the bundle to `out`.
+    """Counts labelled rows in the histories of a run or bundle; writes the new bundle to `out`.
 
-    Later rows then see what `prepare` would show them with all these rows as their past. The members of a blend keep
-    their histories in step.
+    Later rows then get the history that `prepare` would give them after all these rows. All members of a blend are
+    updated.
     """
     origin = bundle.load(source)
     models = [own for own in origin.members or (origin,) if own.own_encoder.history is not None]
     if not models:
         way_out = "prepare with --history and train to have one"
         raise BundleError(f"the model has no history to bring up to date; {way_out} ({source})")
-    # Members may share one, which counts a row once.
+    # Members may share an encoder, which must count a row once.
     encoders = dict.fromkeys(own.own_encoder for own in models)
     before = {own.path: own.own_encoder.history.end for own in models if own.own_encoder.history}
     rows = 0

@@ -1,4 +1,4 @@
-"""Logits of many rows on a GPU: in large batches, whose ids lie there or come through pinned memory ahead of it."""
+"""Logits of many rows on a GPU, in large batches; ids are on the GPU already, or are copied ahead by threads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHARE = 0.1  # of the free memory, for ids that will be scored again
 
 
 def placed(model: Model, ids: NDArray[np.int32]) -> NDArray[np.int32] | Tensor:
-    """Ids that are scored often, once an epoch say: a copy beside the model on its GPU, if there is room for it."""
+    """Ids that are scored repeatedly, such as once an epoch: copied to the model's GPU if there is room."""
     device = next(model.parameters()).device
     if device.type != "cuda" or ids.nbytes > SHARE * torch.cuda.mem_get_info(device)[0]:
         return ids
@@ -30,7 +30,7 @@ def placed(model: Model, ids: NDArray[np.int32]) -> NDArray[np.int32] | Tensor:
 
 
 def scores(model: Model, ids: NDArray[np.int32] | Tensor, precision: str = "float32") -> NDArray[np.float32]:
-    """What model.logits gives in small batches, ids (n, C) -> (n,); where memory is short, batches get smaller."""
+    """Logits of ids (n, C) -> (n,), the same as model.logits; if memory runs out, batches get smaller."""
     rows = ROWS if model.embedding else 4 * ROWS  # LR looks up one number a field
     while True:
         try:
@@ -58,7 +58,7 @@ def _scores(model: Model, ids: NDArray[np.int32] | Tensor, precision: str, rows:
 
 
 def _sent(ids: NDArray[np.int32], rows: int, device: torch.device) -> Iterator[Tensor]:
-    """The ids in batches on the device; threads copy the next ones to pinned memory meanwhile."""
+    """Batches of ids on the device; threads meanwhile copy the next ones to pinned memory."""
 
     def load(first: int) -> Tensor:
         part = ids[first : first + rows]

@@ -1,7 +1,7 @@
-"""The members of a blend as one: one schema, one encoder, one model, so that callers see no difference.
+"""The members of a blend behind one schema, one encoder and one model, so callers see no difference.
 
-Members whose encoders differ read different ids of a row; joined, a row has the ids of each of them side by side, and a
-field that several have is one field of several columns.
+Members with different encoders read different ids of a row. Joined, a row has the ids of all encoders side by side, and
+a field that several encoders have is one field with several columns.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Columns = NDArray[np.int64] | slice
 
 @dataclass(frozen=True)
 class JoinedSchema(Schema):
-    """Several schemas of the same rows: all their fields, and all the columns that any of them reads."""
+    """Several schemas of the same rows: the union of their fields and of the columns they read."""
 
     parts: tuple[Schema, ...] = ()
 
@@ -54,7 +54,7 @@ class JoinedEncoder:
         own = [[self.names.index(name) for name in encoder.names] for encoder in encoders]
         layouts = [encoder.layout for encoder in encoders]
         fields = [places[f] for places, layout in zip(own, layouts, strict=True) for f in layout.column_fields]
-        # A layout has a field's columns in one piece.
+        # In a layout, the columns of a field are adjacent.
         self.order = np.argsort(fields, kind="stable")
         ends = np.cumsum([layout.columns for layout in layouts])
         self.columns = np.split(np.argsort(self.order), ends[:-1])
@@ -73,7 +73,7 @@ class JoinedEncoder:
 
 
 class JoinedIds:
-    """Joined ids of rows that lie on disk once for each encoder; only the rows that are asked for are read."""
+    """Joined ids of rows that are on disk once for each encoder; reads only the requested rows."""
 
     def __init__(self, encoder: JoinedEncoder, ids: Sequence[NDArray[np.int32]]) -> None:
         self.encoder, self.ids = encoder, ids
@@ -86,7 +86,7 @@ class JoinedIds:
 
 
 def parts_of(encoder: Encoder | JoinedEncoder) -> list[tuple[Encoder, Columns]]:
-    """Each encoder of a bundle, once, and the columns of its ids among the bundle's (n, C)."""
+    """The different encoders of a bundle, and the columns of each in the bundle's ids (n, C)."""
     if isinstance(encoder, JoinedEncoder):
         return list(zip(encoder.encoders, encoder.columns, strict=True))
     return [(encoder, slice(None))]
@@ -99,7 +99,7 @@ def join(encoder: Encoder | JoinedEncoder, ids: Sequence[NDArray[np.int32]]) -> 
 
 @dataclass(frozen=True)
 class Member(Generic[M]):
-    """A model of a blend, its encoder, the columns of the ids that it reads, and the offset that its logits need."""
+    """A model of a blend, its encoder, the columns of the ids that it reads, and an offset to add to its logits."""
 
     model: M
     encoder: Encoder
@@ -111,7 +111,7 @@ class Member(Generic[M]):
         return np.ascontiguousarray(ids[:, self.columns])
 
     def corrected(self, logits: NDArray[Any]) -> NDArray[np.float64]:
-        """The model's logits -> those among all rows, where it was trained on a share of the negatives."""
+        """The model's logits, corrected if it was trained on a share of the negatives."""
         return logits.astype(np.float64) + self.offset
 
     def logits(self, ids: NDArray[np.int32]) -> NDArray[np.float64]:
@@ -119,7 +119,7 @@ class Member(Generic[M]):
 
 
 class Blend(Generic[M]):
-    """Several models as one: logit = sum over members of weight * logit, plus a shift. Plain, it is their mean."""
+    """Several models as one: logit = sum over members of weight * logit, plus a shift; at first, their mean."""
 
     file = "blend.json"
 
@@ -136,14 +136,14 @@ class Blend(Generic[M]):
 
     def weighted(self, each: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:
         """The members' corrected logits, (n,) each -> the blend's (n,)."""
-        # One member after the other: numpy sums many of them in another order where there is only one row, and a row's
-        # logit must not depend on its neighbours.
+        # Summed member by member: numpy would sum a single row in another order, and a row's logit must not depend on
+        # its neighbours.
         total: Any = sum(weight * own for weight, own in zip(self.weights.tolist(), each, strict=True))
         return np.asarray(total + self.shift)
 
     @property
     def size(self: Blend[Trained]) -> int:
-        """What all members learnt, and the weights."""
+        """The number of learnt parameters: those of all members, and the weights."""
         return sum(member.model.size for member in self.members) + len(self.members)
 
     def to(self: Blend[Trained], device: Any) -> Blend[Trained]:

@@ -1,4 +1,4 @@
-"""What a run predicted for its held-out rows, kept in its folder so that runs can be compared row by row."""
+"""A run's predictions for its held-out rows, kept in its folder to compare runs row by row."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILE = "predictions.parquet"
 
 @dataclass(frozen=True)
 class Predictions:
-    """The rows of a part in their order: labels (n,), probabilities (n,) and, where rows are weighted, weights (n,)."""
+    """The rows of a part in order: labels (n,), probabilities (n,) and, if rows are weighted, weights (n,)."""
 
     part: str
     labels: NDArray[np.uint8]
@@ -28,7 +28,7 @@ class Predictions:
     weights: NDArray[np.float32] | None = None
 
     def save(self, run: Path) -> None:
-        """Writes them into a run folder: 4 bytes a row for the probability, little for the rest."""
+        """Writes them into a run folder, in little more than 4 bytes a row."""
         columns: dict[str, Any] = {"label": self.labels, "probability": self.probabilities.astype(np.float32)}
         if self.weights is not None:
             columns["weight"] = self.weights
@@ -38,7 +38,7 @@ class Predictions:
 
     @classmethod
     def load(cls, run: Path) -> Predictions:
-        """Those of a finished run."""
+        """Reads the predictions of a finished run."""
         if not (run / "DONE").exists():
             raise BundleError(f"comparing row by row needs a finished run; train it with --resume to its end ({run})")
         try:
@@ -51,11 +51,11 @@ class Predictions:
             raise BundleError(f"the run's {FILE} is missing or damaged: {problem}; train it again ({run})") from None
 
     def same_rows(self, other: Predictions) -> bool:
-        """Whether both are of the same rows, as far as labels and weights tell."""
+        """Whether both are predictions for the same rows, judged by labels and weights."""
         return self.part == other.part and same_rows(self, other)
 
 
 def same_rows(one: Predictions | Part, other: Predictions | Part) -> bool:
-    """Whether both are the same rows in the same order, as far as labels and weights tell."""
+    """Whether both are the same rows in the same order, judged by labels and weights."""
     pairs: list[tuple[Any, Any]] = [(one.labels, other.labels), (one.weights, other.weights)]
     return all(np.array_equal(ours, theirs) for ours, theirs in pairs)

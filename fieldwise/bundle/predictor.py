@@ -1,6 +1,6 @@
-"""Raw rows in tables and files -> probabilities: what `evaluate`, `predict` and the estimator stand on.
+"""Raw rows in tables and files -> probabilities, for `evaluate`, `predict` and the estimator.
 
-From ids on, a server goes the same way: `Opened.probabilities` of bundle.py.
+From ids on, a server shares its code: `Opened.probabilities` in bundle.py.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from fieldwise.evaluation.ranking import Ranking
 
 @dataclass(frozen=True)
 class Labelled:
-    """Raw rows, their ids (n, C), their labels (n,) and weights, and the probabilities (n,) that a model gives them."""
+    """Raw rows with their ids (n, C), labels (n,), weights, and the probabilities (n,) of a model."""
 
     table: pa.Table
     ids: NDArray[np.int32]
@@ -50,8 +50,8 @@ class Predictor:
     """A bundle ready to predict.
 
     `predict` takes a pandas, Polars or Arrow table or a list of dicts, with the schema's columns. A value
-    never seen in training is the field's `other`; None, NaN and "" are its missing value. Columns that a recipe
-    derives are made of its raw ones where they are not given.
+    never seen in training is the field's `other`; None, NaN and "" are its missing value. Columns of a recipe that are
+    not given are derived from the raw ones.
     """
 
     def __init__(self, opened: bundle.Bundle, device: str = "cpu") -> None:
@@ -69,7 +69,7 @@ class Predictor:
         return self.bundle.schema
 
     def predict(self, rows: Any) -> NDArray[np.float64]:
-        """The probability of a response for each row, (n,). A dict may leave fields out: they are missing values."""
+        """The probability of a response for each row, (n,). Fields that a dict leaves out are missing values."""
         columns, recipe = self.schema.columns, find(self.schema.recipe) if self.schema.recipe else None
         if isinstance(rows, list) and all(isinstance(row, dict) for row in rows):
             if recipe:
@@ -87,7 +87,7 @@ class Predictor:
         return self.bundle.probabilities(ids)
 
     def annotate(self, chunks: Iterator[pa.Table]) -> Iterator[pa.Table]:
-        """Chunks of raw rows -> the same with a `probability` column behind the others."""
+        """Chunks of raw rows -> the same chunks with a `probability` column at the end."""
         for chunk in chunks:
             kept = chunk.drop_columns(["probability"] if "probability" in chunk.column_names else [])
             yield kept.append_column("probability", pa.array(self.predict(chunk)))
@@ -102,9 +102,9 @@ class Predictor:
         return self.encoder.transform(find(self.schema.recipe).with_derived(rows) if self.schema.recipe else rows)
 
     def evaluate(self, chunks: Iterator[pa.Table], by: str = "") -> dict[str, Any]:
-        """All metrics on raw rows that have the label column (and the weight column, where the schema has one).
+        """All metrics on raw rows with the label column (and the weight column, if the schema has one).
 
-        `by` names a column, a field or not: the result's `by` then holds the metrics by its values.
+        `by` names any column; the result's `by` then holds the metrics for each of its values.
         """
         ranking, groups = Ranking(), Groups(by)
         for rows in self.labelled(chunks, by):
@@ -114,17 +114,17 @@ class Predictor:
         return metrics.measure(ranking) | ({"by": groups.measure()} if by else {})
 
     def labelled(self, chunks: Iterable[pa.Table], by: str = "", live: bool = False) -> Iterator[Labelled]:
-        """Raw rows with labels, and with a column to group by if it has a name, and what this model says of them.
+        """Scores raw rows that have the label column and, if named, the column to group by.
 
-        `live`: histories with a time take in each row after they have told of it, as those of a server would.
+        `live`: a history with a time column counts each row after the row was scored, as in a server.
         """
         passed = 0
         for chunk in chunks:
             for name in (self.schema.label, *([by] if by else ())):
                 if name not in chunk.column_names:
-                    what = "the label column" if name == self.schema.label else "the column to group by,"
+                    role = "the label column" if name == self.schema.label else "the column to group by,"
                     found = ", ".join(chunk.column_names)
-                    raise DataError(f"evaluating needs {what} '{name}', found: {found}")
+                    raise DataError(f"evaluating needs {role} '{name}', found: {found}")
             labels, weights = read_labels(chunk[self.schema.label], self.schema.label, passed), None
             if self.schema.weight in chunk.column_names:
                 weights = read_weights(chunk[self.schema.weight], self.schema.weight, passed)
@@ -135,7 +135,7 @@ class Predictor:
             raise DataError("there are no rows to evaluate")
 
     def _live(self, rows: pa.Table, labels: NDArray[np.uint8], passed: int) -> NDArray[np.int32]:
-        """The ids of rows that the histories take in afterwards."""
+        """The ids of rows; the histories then count these rows."""
         ids = []
         for encoder, _ in parts_of(self.encoder):
             timed = encoder.history is not None and encoder.history.settings.time
@@ -143,7 +143,7 @@ class Predictor:
         return join(self.encoder, ids)
 
     def evaluate_prepared(self, folder: Path, part: str = "test", by: str = "") -> dict[str, Any]:
-        """All metrics on a part of a prepared folder that has this bundle's encoder; `by` names a field."""
+        """All metrics on a part of a folder prepared with this bundle's encoder; `by` names a field."""
         dataset, rows = self.prepared_part(folder, part)
         encoder = self.bundle.own_encoder
         field = _field(encoder, by, folder) if by else None
@@ -156,7 +156,7 @@ class Predictor:
         return found | {"by": _with_names(grouped, by, lambda group: encoder.value_of(field, group))}
 
     def prepared_part(self, folder: Path, part: str) -> tuple[Dataset, Part]:
-        """A prepared folder that has this bundle's encoder, and one of its parts."""
+        """A folder prepared with this bundle's encoder, and one of its parts."""
         dataset = Dataset.open(folder)
         if part not in dataset.parts:
             raise BundleError(
@@ -168,7 +168,7 @@ class Predictor:
 
 
 class Groups:
-    """Rows of a raw file by the values of a column."""
+    """Rows of a raw file, grouped by the values of a column."""
 
     def __init__(self, column: str) -> None:
         self.column = column
@@ -196,19 +196,19 @@ class Groups:
 
 
 def _with_names(found: dict[str, Any], column: str, name: Callable[[int], str]) -> dict[str, Any]:
-    """The metrics by group with the groups' names; a column of very many values has no such list."""
+    """The metrics by group, with the names of the groups; a column with very many values has no such list."""
     rows = found["values"]
     return {"column": column} | found | {"values": rows and [{"value": name(row.pop("group"))} | row for row in rows]}
 
 
 def _by_number(text: str) -> tuple[float, str]:
-    """Numbers in their order, then words in theirs."""
+    """A sort key: numbers by value, then words."""
     number = as_number(text)
     return (math.inf if number is None or number != number else number, text)
 
 
 def _field(encoder: Encoder, name: str, folder: Path) -> int:
-    """The number of the field to group by, which must have one id in each row."""
+    """The index of the field to group by, which must have one id in each row."""
     if name not in encoder.names:
         known = ", ".join(encoder.names)
         raise DataError(f"a prepared folder knows only its fields, {known}; found --by {name} ({folder})")

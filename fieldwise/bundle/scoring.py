@@ -1,4 +1,4 @@
-"""Encoded rows -> logits, in batches: what training's evaluation, the predictor and the server share."""
+"""Encoded rows -> logits, in batches; training's evaluation, the predictor and the server share it."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from fieldwise.config.memory import keep_freed_memory
 if TYPE_CHECKING:
     import torch
 
-# Rows of a batch, and ids: a network holds a vector, or several, for each of them.
+# Rows and ids of a batch: a network holds one or more vectors for each id.
 SCORE_ROWS, SCORE_IDS = 4096, 4_000_000
 
 
 class Scorer(Protocol):
-    """Whatever scores encoded rows: a network of torch or of ONNX Runtime, trees, a blend of any of them."""
+    """A model that scores encoded rows: a network in torch or ONNX Runtime, trees, or a blend."""
 
     def logits(self, ids: NDArray[np.int32]) -> NDArray[np.floating[Any]]:
         """ids (n, C) -> logits (n,)."""
 
 
 class Saved(Protocol):
-    """A model that can be written."""
+    """A model that can be saved."""
 
     @property
     def file(self) -> str:
@@ -37,11 +37,11 @@ class Saved(Protocol):
 
 
 class Trained(Scorer, Saved, Protocol):
-    """The face that networks of torch, trees and blends share: all that training and bundles know of a model."""
+    """The interface of torch networks, trees and blends that training and bundles use."""
 
     @property
     def size(self) -> int:
-        """How many numbers it learnt: a network's parameters, the leaves of trees."""
+        """The number of learnt values: a network's parameters, the leaves of trees."""
 
     def to(self, device: Any) -> Any: ...
 
@@ -49,7 +49,7 @@ class Trained(Scorer, Saved, Protocol):
 
 
 def device_of(name: str) -> torch.device:
-    """`auto` is the GPU where there is one."""
+    """The torch device of a name; `auto` is the GPU if there is one."""
     import torch
 
     if name == "auto":
@@ -57,16 +57,16 @@ def device_of(name: str) -> torch.device:
     if name not in ("cpu", "cuda"):
         raise ConfigError(f"device must be cpu, cuda or auto, found '{name}'")
     if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device cuda was asked for, but torch sees no GPU; take --device cpu")
+        raise ConfigError("device cuda was given, but torch finds no GPU; use --device cpu")
     return torch.device(name)
 
 
 def score(
     model: Scorer, ids: NDArray[np.int32] | torch.Tensor, rows: int = SCORE_ROWS, precision: str = "float32"
 ) -> NDArray[np.floating[Any]]:
-    """Logits of all rows: ids (n, C) -> (n,). A network's matrix products are of that precision, as in training.
+    """Logits of all rows: ids (n, C) -> (n,). A network multiplies matrices in that precision, as in training.
 
-    Ids may be what `placed` gave for them.
+    `placed` may have moved the ids.
     """
     if not len(ids):
         return np.empty(0, dtype=np.float32)
@@ -75,10 +75,10 @@ def score(
         from fieldwise.bundle.gpu_scores import scores
 
         return scores(model, ids, precision)  # type: ignore[arg-type]
-    # An array, or what gives one for a slice of rows, as the ids of a blend do.
+    # An array, or an object that returns one for a slice of rows, such as JoinedIds.
     ids = cast("NDArray[np.int32]", ids)
     if len(ids) > rows and not on_gpu:
-        # The arrays of one batch serve the next: PIN and NIFM, with much to write, are up to twice as fast.
+        # Batches reuse the arrays of the one before: PIN and NIFM, which write much, are up to twice as fast.
         keep_freed_memory()
     if precision == "float32":
         return in_batches(model.logits, ids, rows)
@@ -89,7 +89,7 @@ def score(
 
 
 def placed(model: Scorer, ids: NDArray[np.int32]) -> NDArray[np.int32] | torch.Tensor:
-    """Ids to be scored often, brought to where the model is: they stay as they are unless that is a GPU."""
+    """Ids that are scored repeatedly: moved to the GPU if the model is there, else unchanged."""
     if not getattr(model, "on_gpu", False):
         return ids
     from fieldwise.bundle.gpu_scores import placed as on_gpu
@@ -100,7 +100,8 @@ def placed(model: Scorer, ids: NDArray[np.int32]) -> NDArray[np.int32] | torch.T
 def in_batches(
     logits: Callable[[NDArray[np.int32]], NDArray[np.floating[Any]]], ids: NDArray[np.int32], rows: int = SCORE_ROWS
 ) -> NDArray[np.floating[Any]]:
-    """What a function of ids (n, C) gives for all rows, its last axis: (n,) or (K, n); of wide rows few at a time."""
+    """A function of ids (n, C) applied in batches and joined along its last axis, (n,) or (K, n); wide rows make
+    smaller batches."""
     rows = max(1, min(rows, SCORE_IDS // ids[:1].shape[1]))
     if len(ids) <= rows:
         return logits(np.array(ids[:]))

@@ -1,4 +1,4 @@
-"""JSON and TOML files of a bundle as plain values; what is none of these is one line, however it is wrong."""
+"""Reads JSON and TOML files of a bundle; a malformed file becomes an error of one line."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fieldwise.config.errors import BundleError
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; BundleError where there is none."""
+    """The object in a JSON file; raises BundleError if there is none."""
     return _read(path, json.loads)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The values of a TOML file; BundleError where it is none."""
+    """The values of a TOML file; raises BundleError if it is none."""
     return _read(path, tomllib.loads)
 
 
@@ -30,7 +30,7 @@ def _read(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
 
 
 def parsed(path: Path, parse: Callable[[str], Any] = json.loads) -> dict[str, Any]:
-    """The object in a file; ValueError where there is none, however deep it is nested."""
+    """The object in a file; raises ValueError if there is none, or if it is nested too deeply."""
     try:
         values = parse(path.read_text(encoding="utf-8"))
     except RecursionError:
@@ -41,7 +41,7 @@ def parsed(path: Path, parse: Callable[[str], Any] = json.loads) -> dict[str, An
 
 
 def number(values: dict[str, Any], name: str) -> float:
-    """A finite number of an object; ValueError where it is none.
+    """A finite number of an object; raises ValueError if it is none.
 
     >>> number({"slope": 2}, "slope")
     2.0
@@ -50,7 +50,7 @@ def number(values: dict[str, Any], name: str) -> float:
 
 
 def numbers(values: dict[str, Any], name: str) -> list[float]:
-    """A list of finite numbers of an object; ValueError where it is none."""
+    """A list of finite numbers of an object; raises ValueError if it is none."""
     if not isinstance(values[name], (list, tuple)):
         raise ValueError(f"{name} must be a list, found a {type(values[name]).__name__}")
     return [_finite(value, name) for value in values[name]]

@@ -1,4 +1,4 @@
-"""What a user's mistake raises: one line with the rule, the value found, where, and the way out."""
+"""Errors for a user's mistakes: one line with the rule, the value found, where, and the way out."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Iterable
 
 
 class FieldwiseError(Exception):
-    """A mistake that the user can mend; the command line prints its one line and exits with 2."""
+    """A mistake that the user can correct; the command line prints its one line and exits with 2."""
 
 
 class DataError(FieldwiseError):
-    """A file or a table is not what the schema says."""
+    """A file or a table does not match its schema."""
 
 
 class OddCell(DataError):
-    """A cell of a `column` holds a `text` that the column may not have; `place` says where, as well as it is known."""
+    """A cell of `column` has a `text` that the column may not have; `place` says where, as far as known."""
 
     def __init__(self, problem: str, place: str, column: str, text: str | None, way_out: str = "") -> None:
         super().__init__(f"{problem} ({place})" + (f"; {way_out}" if way_out else ""))
         self.problem, self.column, self.text, self.way_out = problem, column, text, way_out
 
     def at(self, place: str) -> OddCell:
-        """The same with the place that is known by now."""
+        """The same error with a better place."""
         return OddCell(self.problem, place, self.column, self.text, self.way_out)
 
 
@@ -31,7 +31,7 @@ class ConfigError(FieldwiseError):
 
 
 class TooLarge(ConfigError):
-    """What the settings mean does not fit into memory."""
+    """A run with these settings does not fit into memory."""
 
 
 class BundleError(FieldwiseError):
@@ -43,11 +43,11 @@ class TrainingError(FieldwiseError):
 
 
 class WorkerLost(Exception):
-    """Another worker died or stalls: no mistake of the user's. This one ends too, and the launcher starts all again."""
+    """Another worker died or stalls, which is no user's mistake. This worker exits too; the launcher restarts all."""
 
 
 def first_line(error: Exception) -> str:
-    """An error of another library in one line: its kind, and the first thing that it says.
+    """An error of another library in one line: its type and the first line of its message.
 
     >>> first_line(ValueError("no such file\\nin 3 places"))
     'ValueError: no such file'
@@ -56,12 +56,12 @@ def first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
 
 
-# How much of a name that somebody else chose is repeated.
+# The most characters of a stranger's name that an error repeats.
 SHOWN = 100
 
 
 def shown(text: str) -> str:
-    """A name that somebody else chose, as it may stand in a line: no longer than a name should be, and on that line.
+    """A stranger's name, safe to print in an error: shortened, and without control characters.
 
     >>> shown("a\\nb"), len(shown("x" * 5000))
     ('a?b', 103)

@@ -13,16 +13,16 @@ from pathlib import Path
 from fieldwise.config.errors import FieldwiseError
 from fieldwise.config.interrupts import interrupts
 
-# The file in a begun folder that says what it was begun with.
+# The file in an unfinished folder that says which inputs and settings it was started with.
 STAMP = "STARTED"
-# The file that says which process works in a folder, as long as it does.
+# The file that names the process that works in a folder.
 HOLDER = ".holder"
 
 
 class Hold:
-    """A folder that this process alone works in, until it lets go or ends: of one that was killed the system lets go.
+    """An exclusive lock on a folder until it is released or the process ends, even if it was killed.
 
-    `doing` says what the folder is held for, to a process that comes second.
+    `doing` says what for; the error of a second process repeats it.
     """
 
     def __init__(self, folder: Path, doing: str) -> None:
@@ -38,7 +38,7 @@ class Hold:
                 f"another process{self._holder()} is {doing}; wait for it, or choose another name"
             ) from None
         except OSError:
-            pass  # a file system without locks: there is no way to know of others
+            pass  # a file system without locks
 
     def _holder(self) -> str:
         try:
@@ -47,14 +47,14 @@ class Hold:
             return ""
 
     def sign(self) -> None:
-        """Says in the folder who holds it; one that was not ours to write to would be left as it is."""
+        """Writes this process's id into the folder. The caller first checks that it may write there."""
         self.note.write_text(f"pid {os.getpid()}", encoding="utf-8")
 
     def unsign(self) -> None:
         self.note.unlink(missing_ok=True)
 
     def release(self) -> None:
-        """Lets go. Only closing counts: a forked child that closes its copy takes nothing from its parent."""
+        """Releases the lock by closing it: a forked child that closes its copy does not release its parent's."""
         if self.opened >= 0:
             self.unsign()
             os.close(self.opened)
@@ -63,7 +63,7 @@ class Hold:
 
 @contextmanager
 def held_folder(folder: Path, doing: str) -> Iterator[Path]:
-    """A folder, made where it is not there, that this process alone works in within; left empty, it is removed."""
+    """Locks a folder for this process within the block; creates it if needed, and removes it if it ends up empty."""
     folder.mkdir(parents=True, exist_ok=True)
     hold = Hold(folder, doing)
     try:
@@ -77,11 +77,11 @@ def held_folder(folder: Path, doing: str) -> Iterator[Path]:
 
 @contextmanager
 def whole_folder(path: Path, marker: str, force: bool = False) -> Iterator[Path]:
-    """A new folder beside `path` to write into; it takes that name when the block ends well.
+    """A new folder beside `path` to write into; it is renamed to `path` when the block succeeds.
 
-    What is there is replaced only with `force`, and only if it holds the `marker` file of our own folders.
+    An existing folder is replaced only with `force`, and only if it has the `marker` file of our folders.
     """
-    shown, path = path, _free(path, marker, force)
+    shown, path = path, _checked_path(path, marker, force)
     work = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     work.mkdir()
     try:
@@ -94,11 +94,11 @@ def whole_folder(path: Path, marker: str, force: bool = False) -> Iterator[Path]
 
 @contextmanager
 def resumed_folder(path: Path, marker: str, stamp: str, force: bool = False) -> Iterator[Path]:
-    """A whole folder that a process with the same stamp finds again after a kill; others start anew.
+    """Like `whole_folder`, but after a kill a process with the same stamp continues; another stamp starts again.
 
-    An error leaves nothing, as in `whole_folder`, an interrupt what there is; one process at a time writes to `path`.
+    An error removes the work, an interrupt keeps it. One process at a time writes to `path`.
     """
-    shown, path = path, _free(path, marker, force)
+    shown, path = path, _checked_path(path, marker, force)
     work = path.with_name(f".{path.name}.started")
     work.mkdir(exist_ok=True)
     hold = Hold(work, f"writing {shown}")
@@ -119,7 +119,7 @@ def resumed_folder(path: Path, marker: str, stamp: str, force: bool = False) -> 
 
 
 def _keep_if_stamped(work: Path, stamp: str) -> None:
-    """Empties a folder that was not begun with this stamp."""
+    """Empties a folder that has another stamp."""
     file = work / STAMP
     if not file.is_file() or file.read_text(encoding="utf-8") != stamp:
         for left in work.iterdir():
@@ -130,8 +130,8 @@ def _keep_if_stamped(work: Path, stamp: str) -> None:
         file.write_text(stamp, encoding="utf-8")
 
 
-def _free(path: Path, marker: str, force: bool) -> Path:
-    """The absolute path, if it may be written."""
+def _checked_path(path: Path, marker: str, force: bool) -> Path:
+    """The absolute path, after checking that it may be written."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         if not force:
             raise FieldwiseError(f"{path} is already there; choose another name, or replace it (--force)")
@@ -146,13 +146,13 @@ def _free(path: Path, marker: str, force: bool) -> Path:
 
 
 def check_no_folder(path: Path) -> None:
-    """Refuses the name of a folder where a file is to be written."""
+    """Refuses a folder as the name of a file to write."""
     if path.is_dir():
         raise FieldwiseError(f"expected the name of a file to write, found a folder ({path}); name a file in it")
 
 
 def _make_parent(path: Path) -> None:
-    """Makes the folder that a path is to lie in."""
+    """Makes the parent folder of a path."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -169,7 +169,7 @@ def _take_place(work: Path, path: Path) -> None:
 
 @contextmanager
 def _full_disk_named(path: Path) -> Iterator[None]:
-    """A full disk, in whichever words a library says so, as one line with the path."""
+    """Turns any library's error on a full disk into one line with the path."""
     try:
         yield
     except Exception as error:
@@ -181,7 +181,7 @@ def _full_disk_named(path: Path) -> Iterator[None]:
 
 
 def _sweep(path: Path) -> None:
-    """Removes what killed processes left behind for this name, and this process's own."""
+    """Removes temporary files for this name that killed processes, or this one, left behind."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.*"):
         owner, _, kind = left.name.removeprefix(f".{path.name}.").partition(".")
         ours = owner.isdigit() and kind.split(".")[0] in ("tmp", "old")
@@ -204,7 +204,7 @@ def _alive(process: int) -> bool:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A new file name beside `path` to write to; the file takes its place when the block ends well."""
+    """A temporary file beside `path` to write to; it is renamed to `path` when the block succeeds."""
     check_no_folder(path)
     _make_parent(path)
     _sweep(path)

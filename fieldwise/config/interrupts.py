@@ -1,4 +1,4 @@
-"""Ctrl-C, whatever a library makes of it."""
+"""Ctrl-C, even if a library turns it into another exception."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from types import FrameType
 
 @contextmanager
 def interrupts() -> Iterator[None]:
-    """Ends the block with KeyboardInterrupt where an interrupt came and some other exception followed from it.
+    """Raises KeyboardInterrupt if the block was interrupted and some other exception followed.
 
-    DuckDB and Arrow turn an interrupt into exceptions of their own, which would pass for damaged data or our fault.
+    DuckDB and Arrow turn an interrupt into their own exceptions, which would look like damaged data or a bug.
     """
     before, pressed = signal.getsignal(signal.SIGINT), False
     if not callable(before) or threading.current_thread() is not threading.main_thread():

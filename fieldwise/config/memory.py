@@ -1,4 +1,4 @@
-"""Memory: how much there is, what says that there is none left, and what becomes of what was freed."""
+"""Memory: how much there is, whether an error means that it ran out, and reuse of freed memory."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ TRIM_THRESHOLD, MMAP_MAX = -1, -4
 
 @cache
 def keep_freed_memory() -> bool:
-    """Lets large arrays of a step reuse those of the step before; False where the C library cannot.
+    """Makes large arrays of a step reuse the memory of the step before; returns False if the C library cannot.
 
-    As it is, glibc gives each array over 32 MB back to the system and takes the next from there: every page of it is
-    then filled with zeros first, which costs several times what reading and writing it does.
+    By default glibc returns each array over 32 MB to the system and asks for the next one, whose pages the system
+    fills with zeros first. That costs several times as much as reading and writing them.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -30,7 +30,7 @@ def keep_freed_memory() -> bool:
 
 
 def total(device: torch.device) -> int:
-    """Bytes of the card, or of this machine."""
+    """Bytes of memory of the GPU, or of this machine."""
     if device.type == "cuda":
         import torch
 
@@ -39,7 +39,7 @@ def total(device: torch.device) -> int:
 
 
 def available(device: torch.device | None = None) -> int:
-    """Bytes that are free on the card, or that this process may still take of this machine, swap included."""
+    """Free bytes on the GPU, or bytes that this process may still allocate on this machine, including swap."""
     if device is not None and device.type == "cuda":
         import torch
 
@@ -53,7 +53,7 @@ def available(device: torch.device | None = None) -> int:
 
 
 def _left_of_limits(root: Path = Path("/sys/fs/cgroup")) -> list[int]:
-    """What a container may still take, where it has a limit (cgroup 2, or 1); pages of files can be given back."""
+    """Bytes left of a container's limit, if it has one (cgroup 2 or 1); the page cache counts as free."""
     kinds = (
         (root, "memory.max", "memory.current", "file"),
         (root / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache"),
@@ -69,7 +69,7 @@ def _left_of_limits(root: Path = Path("/sys/fs/cgroup")) -> list[int]:
 
 
 def _numbers(path: Path) -> dict[str, int]:
-    """The first number of each line by the word before it; nothing where there is no such file."""
+    """The first number of each line by the word before it; empty if there is no such file."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -79,7 +79,7 @@ def _numbers(path: Path) -> dict[str, int]:
 
 
 def ran_out(error: BaseException) -> bool:
-    """Whether an error, of whichever library, says that memory is used up."""
+    """Whether an error, of any library, means that memory ran out."""
     signs = ("out of memory", "can't allocate memory", "bad_alloc")
     named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # torch's, not imported here
     return named or any(sign in str(error) for sign in signs)

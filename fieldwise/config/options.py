@@ -1,6 +1,6 @@
-"""A model's options are the keyword arguments of the function that builds it: read, checked and filled in here.
+"""Options of a model, which are the keyword arguments of the function that builds it.
 
-An argument whose default is a dataclass, such as the DNN's layers, is a group: its fields are options by themselves.
+An argument whose default is a dataclass, such as the DNN's layers, is a group: each of its fields is an option.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from fieldwise.config.settings import coerce
 
 
 def options_of(build: Callable[..., Any]) -> dict[str, Any]:
-    """All options and their defaults, groups spread out.
+    """All options and their defaults, with groups expanded.
 
     >>> options_of(lambda sizes, *, dim=10, norm="layer": None)
     {'dim': 10, 'norm': 'layer'}
     """
-    spread: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for option, default in _keywords(build).items():
-        spread |= dataclasses.asdict(default) if _is_group(default) else {option: default}
-    return spread
+        found |= dataclasses.asdict(default) if _is_group(default) else {option: default}
+    return found
 
 
 def check_names(build: Callable[..., Any], settings: dict[str, Any]) -> None:
@@ -35,7 +35,7 @@ def check_names(build: Callable[..., Any], settings: dict[str, Any]) -> None:
 
 
 def arguments(build: Callable[..., Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """The keyword arguments that these settings mean, each of its default's type."""
+    """The keyword arguments for these settings, each converted to the type of its default."""
     check_names(build, settings)
     known = options_of(build)
     where = f"model {build.__name__}"
@@ -51,13 +51,13 @@ def arguments(build: Callable[..., Any], settings: dict[str, Any]) -> dict[str, 
 
 
 def check_sizes(name: str, found: Sequence[int]) -> None:
-    """Refuses widths and the like that are no sizes."""
+    """Refuses sizes that are not positive whole numbers."""
     if not all(type(size) is int and size > 0 for size in found):
         raise ConfigError(f"{name} must be positive whole numbers, found {found}")
 
 
 def check_dropout(found: float) -> None:
-    """Refuses what is no probability of dropping."""
+    """Refuses a dropout outside of [0, 1)."""
     if not 0 <= found < 1:
         raise ConfigError(f"dropout is the probability of dropping, in [0, 1), found {found}")
 

@@ -1,4 +1,4 @@
-"""What a run reports while it trains; apart from the runs, so that verbs that train nothing need not load torch."""
+"""What a run reports while it trains; a module of its own, so commands that do not train need not import torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Progress:
-    """What the training loop reports; the command line draws a bar from it, the default does nothing."""
+    """Receives what the training loop reports; the command line draws a bar, the default does nothing."""
 
     def start(self, rows: int, epochs: int, done: int) -> None: ...
 
@@ -19,7 +19,7 @@ class Progress:
 
 
 class Watch(Progress):
-    """What many runs report; with one run at a time, also its own progress."""
+    """Receives what many runs report; if they run one at a time, also the progress of each."""
 
     def moved(self, running: Sequence[str], done: int, total: int, left: float | None) -> None:
-        """Which runs are under way, how many are done, and the seconds left, as far as that is known."""
+        """Which runs are in progress, how many are done, and the estimated seconds left, if known."""

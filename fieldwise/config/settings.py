@@ -17,20 +17,22 @@ from fieldwise.config.toml import dumps
 class TrainSettings:
     """How to train.
 
-    batch_size 0 takes a 200th of the training rows, at least 50 and at most 2000, so that small data see enough
-    steps. patience: evaluations without a better validation log loss before training stops. With `average` what is
-    evaluated and kept is a moving average of the weights over about that many epochs; -1 takes one epoch where the
-    batch size is left open too and training rows are fewer than 400,000, and none elsewhere. L2 terms are lambda/2
-    times a sum of squares: `l2` of the looked-up rows, averaged over the batch (`l2_reduction` sum: the paper's
-    numbers), `l2_full` of whole tables, `l2_kernels` of pairs' kernels, `l2_attention` of the attention's matrix W
-    alone, and `l2_weights` of all other weights: sub-networks, convolutions, DNN. No weight belongs to two of these
-    three, and biases, gains of norms, the attention's score and projection belong to none. `init` fills the tables,
-    and with `base_rate_start` the output's bias starts at the log-odds of the training rows' rate; `init_from` names
-    an FM run or bundle whose vectors (and linear part, where the model has one) the model starts with; `continue_from`
-    a run or bundle to go on with, whose model this must be. With `precision` bf16 training multiplies matrices in
-    bfloat16; weights, tables, optimiser and evaluation stay float32. `tables` says where they lie when several workers
-    train: whole with each (replicated), cut by rows (sharded), or the first as long as they fit (auto). `checkpoints`:
-    how many of the newest are kept, beside that of the best step.
+    `batch_size` 0 takes a 200th of the training rows, but 50 to 2000, so small data get enough steps. `patience` is the
+    number of evaluations without a better validation log loss after which training stops. `average` evaluates and keeps
+    a moving average of the weights over about that many epochs; -1 takes one epoch if the batch size is 0 too and there
+    are fewer than 400,000 training rows, and none otherwise.
+
+    L2 terms are lambda/2 times a sum of squares: `l2` of the looked-up rows, averaged over the batch (`l2_reduction`
+    sum: as in the paper), `l2_full` of entire tables, `l2_kernels` of pairs' kernels, `l2_attention` of the attention's
+    matrix W, `l2_weights` of all other weights (sub-networks, convolutions, DNN). No weight belongs to two of the last
+    three; biases, gains of norms, and the attention's score and projection belong to none.
+
+    `init` fills the tables, and `base_rate_start` starts the output's bias at the log-odds of the training rows' rate.
+    `init_from` names an FM run or bundle that gives the initial vectors (and linear part, if the model has one);
+    `continue_from` a run or bundle of the same model to continue. `precision` bf16 multiplies matrices in bfloat16 in
+    training; weights, tables, optimiser and evaluation stay float32. `tables` says how several workers keep them: each
+    a copy (replicated), each some rows (sharded), or copies as long as they fit (auto). `checkpoints` is how many of
+    the newest are kept, besides that of the best step.
     """
 
     batch_size: int = 0
@@ -100,7 +102,7 @@ class TrainSettings:
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that decides a run, beside the data."""
+    """All settings of a run; with the data they determine it."""
 
     model: str = "pin"
     options: dict[str, Any] = field(default_factory=dict)
@@ -119,9 +121,9 @@ def load_config(
     base: dict[str, Any] | None = None,
     start: dict[str, Any] | None = None,
 ) -> Config:
-    """A config from a TOML file and `section.key=value` overrides, the latter stronger; unknown keys are refused.
+    """A config from a TOML file and `section.key=value` overrides, which win; unknown keys are refused.
 
-    `start` holds the values of what neither names, in sections as in the file; without it they are the defaults.
+    `start` holds values for settings that neither names, in sections as in the file, instead of the defaults.
 
     >>> load_config(overrides=["train.lr=3e-4", "model.name=fm", "model.dim=20"]).train.lr
     0.0003
@@ -174,7 +176,7 @@ def config_from(values: dict[str, Any], where: str) -> Config:
 
 
 def parse_value(text: str) -> Any:
-    """A value as TOML reads it; plain words are strings, and 1,2,3 is a list."""
+    """A value in TOML's syntax; plain words are strings, and 1,2,3 is a list."""
     for candidate in (text, f"[{text}]") if "," in text else (text,):
         try:
             return tomllib.loads(f"value = {candidate}")["value"]
@@ -193,7 +195,7 @@ def _set(values: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _typed(values: dict[str, Any], kind: type, section: str, where: str) -> dict[str, Any]:
-    """Checks names and types against a dataclass; whole numbers may stand for floats."""
+    """Checks names and types against a dataclass; a whole number is accepted as a float."""
     hints = get_type_hints(kind)
     result = {}
     for key, value in values.items():
@@ -204,7 +206,7 @@ def _typed(values: dict[str, Any], kind: type, section: str, where: str) -> dict
 
 
 def coerce(value: Any, hint: Any, name: str, where: str) -> Any:
-    """A value as the type it must be, or a ConfigError that shows what was found."""
+    """A value converted to its type; raises ConfigError with the value found."""
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if hint is int and isinstance(value, float) and value.is_integer():

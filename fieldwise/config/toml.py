@@ -43,7 +43,7 @@ def _key(key: str) -> str:
 
 def _value(value: Any) -> str:
     if isinstance(value, str):
-        # JSON strings are TOML strings, but for DEL, which TOML wants escaped.
+        # JSON strings are TOML strings, except that TOML requires DEL to be escaped.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, bool):
         return "true" if value else "false"

@@ -1,1 +1,1 @@
-"""How good a model is, and what it has learned."""
+"""Metrics of models, and explanations of what they learned."""

@@ -1,10 +1,10 @@
-"""Why one row has its logit: what each field, and each two fields together, add to it.
+"""Explains the logit of one row: the contribution of each field and of each pair of fields.
 
-Where the logit is a sum of terms of fields and pairs (LR, Poly-2 and the FM family), these are the terms. Elsewhere
-(a DNN, trees) a field's contribution is what the logit loses when the field is made missing, and that of two fields is
-the mixed second difference f(x) - f(x without i) - f(x without j) + f(x without both): what they do together beyond
-each by itself. Such contributions need not add up to the logit. Of very many fields, only pairs of those that matter
-most by themselves are looked at. What fields do together over many rows is a map of its own: pair_strength.py.
+If the logit is a sum of terms of fields and pairs (LR, Poly-2 and the FM family), these terms are the contributions.
+For other models (a DNN, trees) a field's contribution is the drop of the logit when the field is made missing, and a
+pair's is the mixed second difference f(x) - f(x without i) - f(x without j) + f(x without both), the joint effect
+beyond the single ones. These need not add up to the logit. With very many fields, only pairs of the strongest fields
+are computed. pair_strength.py maps the pairs over many rows.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ OCCLUSION = (
     "occlusion: what the logit loses when a field is made missing, for pairs the mixed second difference; "
     "these need not add up to the logit"
 )
-# 780 pairs, and as many rows to score.
+# They make 780 pairs, each a row to score.
 MOST_OCCLUDED = 40
 
 
 @dataclass(frozen=True)
 class Contribution:
-    """What a field, or two fields together, add to a row's logit."""
+    """The contribution of a field or a pair of fields to a row's logit."""
 
     fields: tuple[str, ...]
     logit: float
@@ -39,10 +39,10 @@ class Contribution:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a row has its probability: contributions, the largest first.
+    """An explanation of a row's probability: contributions, the largest first.
 
-    `exact`: bias and contributions add up to the logit, which is the model's before calibration. Else `method` says how
-    they were measured, and they need not add up. `values` are the row's own, in words.
+    `exact`: bias and contributions add up to the logit before calibration. Otherwise `method` says how they were
+    measured. `values` are the row's values as text.
     """
 
     probability: float
@@ -57,7 +57,7 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Terms:
-    """A bias, and by names what fields and pairs of fields add to it."""
+    """A bias, and the terms of fields and pairs by their names."""
 
     bias: float
     fields: dict[str, float]
@@ -77,7 +77,7 @@ def exact_terms(names: Sequence[str], bias: float, fields: NDArray[Any], pairs: 
 
 
 def weighted(parts: Sequence[tuple[float, Terms]], shift: float) -> Terms:
-    """The terms of a weighted sum of models, fields of one name together."""
+    """The terms of a weighted sum of models; terms of the same field are added."""
     fields: dict[str, float] = {}
     pairs: dict[tuple[str, str], float] = {}
     for weight, terms in parts:
@@ -104,8 +104,8 @@ class Scored(NamedTuple):
 
 
 def occluded(logits: Logits, row: Scored, blank: Scored, layout: Layout, names: Sequence[str]) -> Terms:
-    """Terms of a row by leaving fields out, which then have the ids of `blank`, the row without any field, whose logit
-    is the bias; pairs are among the fields that matter most."""
+    """Terms of a row by occlusion: a field that is left out gets its ids of `blank`, the row in which every field is
+    missing, whose logit is the bias. Pairs are those of the strongest fields."""
     swaps = Swaps(logits, row.ids, row.logit, blank.ids, layout)
     lost = swaps.plain[0] - swaps.single[0]
     most = np.sort(np.argsort(-np.abs(lost), kind="stable")[:MOST_OCCLUDED])

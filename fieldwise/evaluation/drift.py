@@ -1,9 +1,9 @@
-"""How a model fares as the world moves on: rows whose values training knew and rows of `other`, day by day, and beside
-another model or the truth on the same rows.
+"""How a model does as the world changes: on rows whose values training knew and on rows with `other`, day by day, and
+compared with another model or the truth on the same rows.
 
-What `other` costs is measured on the same rows, for rows of `other` may be easier or harder by themselves: rows of
-known values are scored a second time with the value hidden, as if it were `other`. The rise of their log loss is the
-price of a value; times the share of `other` it is what `other` costs all rows together.
+Rows with `other` may be easier or harder than the rest, so the cost of `other` is measured on rows with known values:
+they are scored a second time with the value hidden, as if it were `other`. The rise of their log loss is the price of
+a value; the price times the share of `other` is the cost of `other` over all rows.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from fieldwise.evaluation.ranking import Ranking
 
 # `--seen all` stands for every field that has a vocabulary.
 ALL = "all"
-# The model once more, on rows whose value is hidden.
+# The same model on the same rows with the value hidden.
 HIDDEN = "hidden"
 KEPT = ("rows", "positive_rate", "auc", "log_loss", "rig", "calibration")
 
 
 @dataclass(frozen=True)
 class Question:
-    """What rows are split and compared by.
+    """How to split and compare rows.
 
     `seen`: fields and history keys; `by`: a column; `against`: another model; `truth`: a column of true probabilities;
-    `live`: histories with a time take in each row after they have told of it.
+    `live`: a history with a time column counts each row after the row was scored.
     """
 
     seen: tuple[str, ...] = ()
@@ -51,12 +51,12 @@ class Question:
 
     @property
     def others(self) -> tuple[str, ...]:
-        """What the model is compared with."""
+        """Names of what the model is compared with."""
         return (*(("against",) if self.against else ()), *(("truth",) if self.truth else ()))
 
 
 class Slices:
-    """Rows in numbered slices; of each slice a ranking by the model and by all that it is compared with."""
+    """Rows in numbered slices, each with a ranking by the model and by everything it is compared with."""
 
     def __init__(self, others: Sequence[str]) -> None:
         self.others = others
@@ -71,7 +71,7 @@ class Slices:
                 own[name].add(rows.labels[here], scores[here], weights)
 
     def measure(self, number: int) -> dict[str, Any] | None:
-        """The metrics of a slice, with the log loss of the others; None of a slice without rows."""
+        """The metrics of a slice, with the log loss of the others; None for a slice without rows."""
         own = self.rankings.get(number)
         if own is None or not own["model"].total:
             return None
@@ -81,13 +81,12 @@ class Slices:
 
 
 def evaluate(predictor: Predictor, chunks: Iterator[pa.Table], question: Question) -> dict[str, Any]:
-    """The metrics of `Predictor.evaluate`, and what the question asks for on top: see `docs/drift.md`."""
+    """The metrics of `Predictor.evaluate`, and the answers to the question: see `docs/drift.md`."""
     names = seen_names(predictor.encoder, question.seen)
     total, slices = Slices(question.others), {name: Slices((*question.others, HIDDEN)) for name in names}
     groups = {name: Groups(question.by) for name in ("model", *question.others)}
-    ranking, values = Ranking(), dict[str, int]()
+    values: dict[str, int] = {}
     for rows, others in _scored(predictor, chunks, question):
-        ranking.add(rows.labels, rows.probabilities, rows.weights)
         total.add(np.zeros(len(rows.labels), dtype=np.int64), rows, others)
         places = np.zeros(len(rows.labels), dtype=np.int64)
         if question.by:
@@ -98,9 +97,8 @@ def evaluate(predictor: Predictor, chunks: Iterator[pa.Table], question: Questio
         for name in names:
             masked = {HIDDEN: predictor.probabilities(hidden(predictor.encoder, name, rows.ids))}
             slices[name].add(2 * places + unseen(predictor.encoder, name, rows.ids), rows, others | masked)
-    found = metrics.measure(ranking)
-    whole = total.measure(0) or {}
-    found |= {f"log_loss_{name}": whole[f"log_loss_{name}"] for name in question.others}
+    overall = {name: metrics.measure(ranking) for name, ranking in total.rankings[0].items()}
+    found = overall.pop("model") | {f"log_loss_{name}": measured["log_loss"] for name, measured in overall.items()}
     if question.by:
         found["by"] = _by(groups)
     found["seen"] = [_seen(name, slices[name], _listed(found, values)) for name in names]
@@ -108,7 +106,7 @@ def evaluate(predictor: Predictor, chunks: Iterator[pa.Table], question: Questio
 
 
 def evaluate_prepared(predictor: Predictor, folder: Path, part: str, seen: Sequence[str]) -> dict[str, Any]:
-    """The metrics on a part of a prepared folder, and those of rows with known values and with `other`."""
+    """The metrics on a part of a prepared folder, and on its rows with known values and with `other`."""
     _, held = predictor.prepared_part(folder, part)
     rows = Labelled(pa.table({}), held.ids, held.labels, predictor.probabilities(held.ids), held.weights)
     found = metrics.evaluate(rows.labels, rows.probabilities, rows.weights)
@@ -124,11 +122,11 @@ def evaluate_prepared(predictor: Predictor, folder: Path, part: str, seen: Seque
 def _scored(
     predictor: Predictor, chunks: Iterator[pa.Table], question: Question
 ) -> Iterator[tuple[Labelled, dict[str, NDArray[np.float64]]]]:
-    """Rows as the model scores them, and the probabilities that the others give to the same rows."""
+    """Rows scored by the model, and the probabilities of the same rows by the others."""
     ours, theirs = tee(chunks)
     rival = question.against.labelled(theirs, live=question.live) if question.against else None
     if rival is None:
-        del theirs  # or it would hold all rows
+        del theirs  # tee would keep all rows for it
     for rows in predictor.labelled(ours, question.by, question.live):
         others = {} if rival is None else {"against": next(rival).probabilities}
         if question.truth:
@@ -146,7 +144,7 @@ def _truth(rows: pa.Table, name: str) -> NDArray[np.float64]:
 
 
 def seen_names(encoder: Encoder | JoinedEncoder, names: Sequence[str]) -> list[str]:
-    """The fields and history keys of which one can say whether training knew a row's value; checked."""
+    """The named fields and history keys; refused if training's knowledge of their values cannot be told."""
     encoders = [one for one, _ in parts_of(encoder)]
     fields = {f.name: f for one in encoders for f in one.schema.fields}
     able = [name for name, field in fields.items() if not field.always_known]
@@ -155,7 +153,7 @@ def seen_names(encoder: Encoder | JoinedEncoder, names: Sequence[str]) -> list[s
     for name in asked:
         if name in fields and name not in able:
             why = f"'{name}': {fields[name].always_known}"
-            raise ConfigError(f"--seen takes fields with a vocabulary, found {why}; take of {', '.join(able)}")
+            raise ConfigError(f"--seen takes fields with a vocabulary, found {why}; choose from {', '.join(able)}")
         if name not in able and name not in keys:
             raise ConfigError(
                 f"--seen takes fields and history keys, found '{name}'; there are: {', '.join(able + keys)}"
@@ -164,7 +162,7 @@ def seen_names(encoder: Encoder | JoinedEncoder, names: Sequence[str]) -> list[s
 
 
 def unseen(encoder: Encoder | JoinedEncoder, name: str, ids: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Which rows (n,) have `other` in a field, or, of a history key, a combination that was never counted."""
+    """Which rows (n,) have `other` in a field or, for a history key, a combination that was never counted."""
     own, columns = next((one, columns) for one, columns in parts_of(encoder) if _knows(one, name))
     return _unseen(own, name, ids[:, columns])
 
@@ -196,8 +194,8 @@ def _hidden(encoder: Encoder, name: str, ids: NDArray[np.int32]) -> NDArray[np.i
         parts = encoder.history.settings.parts
         blank = {f"{name}:{part}": MISSING if part == "rate" else FIRST for part in parts}
     for field, value in blank.items():
-        columns = _places(encoder, field)
-        # A value stands alone in a set, a count between anchors in all places.
+        columns = _column_indices(encoder, field)
+        # In a set the value is the only member; a count between anchors has it in all columns.
         found[:, columns[1:]] = value if value == FIRST else PAD
         found[:, columns[0]] = value
     if encoder.leaves is not None:
@@ -210,17 +208,17 @@ def _knows(encoder: Encoder, name: str) -> bool:
     return name in encoder.schema.names or bool(encoder.history and name in encoder.history.settings.keys)
 
 
-def _places(encoder: Encoder, name: str) -> list[int]:
+def _column_indices(encoder: Encoder, name: str) -> list[int]:
     return [int(place) for place in encoder.layout.columns_of([encoder.names.index(name)])]
 
 
 def _columns(encoder: Encoder, name: str, ids: NDArray[np.int32]) -> NDArray[np.int32]:
     """The id columns of one field."""
-    return np.asarray(ids[:, _places(encoder, name)])
+    return np.asarray(ids[:, _column_indices(encoder, name)])
 
 
 def _by(groups: dict[str, Groups]) -> dict[str, Any]:
-    """The metrics by the values of a column, with the log losses of the others."""
+    """The metrics for each value of a column, with the log losses of the others."""
     found = groups["model"].measure()
     for name in list(groups)[1:]:
         rival = groups[name].measure()["values"] or []
@@ -230,20 +228,20 @@ def _by(groups: dict[str, Groups]) -> dict[str, Any]:
 
 
 def _listed(found: dict[str, Any], values: dict[str, int]) -> dict[str, int]:
-    """The values of the column that are few enough to be listed, in their order, with their numbers."""
+    """The listed values of the column, in order, with their numbers; empty if there are too many to list."""
     rows = (found.get("by") or {}).get("values") or []
     return {row["value"]: values[row["value"]] for row in rows[:MOST_VALUES]}
 
 
 def _seen(name: str, slices: Slices, values: dict[str, int]) -> dict[str, Any]:
-    """A field's line: rows of known values, rows of `other`, and what the latter cost; by value where there are any."""
+    """A field's line: rows with known values, rows with `other`, and the cost of `other`; also for each of `values`."""
     numbers = sorted(slices.rankings)
-    whole = Slices(slices.others)
+    merged = Slices(slices.others)
     for number in numbers:
-        own = whole.rankings.setdefault(number % 2, {key: Ranking() for key in ("model", *slices.others)})
+        own = merged.rankings.setdefault(number % 2, {key: Ranking() for key in ("model", *slices.others)})
         for key, ranking in slices.rankings[number].items():
             own[key].merge(ranking)
-    found = {"field": name} | _costs(whole.measure(0), whole.measure(1))
+    found = {"field": name} | _costs(merged.measure(0), merged.measure(1))
     if values:
         found["by"] = [
             {"value": value} | _costs(slices.measure(2 * number), slices.measure(2 * number + 1))
@@ -253,7 +251,7 @@ def _seen(name: str, slices: Slices, values: dict[str, int]) -> dict[str, Any]:
 
 
 def _costs(known: dict[str, Any] | None, other: dict[str, Any] | None) -> dict[str, Any]:
-    """Both slices, the share of `other` in the rows, and what it costs of the log loss; see the top of this file."""
+    """Both slices, the share of rows with `other`, and its cost in log loss; see the top of this file."""
     rows = [0 if one is None else one["rows"] for one in (known, other)]
     share = rows[1] / sum(rows) if sum(rows) else 0.0
     price = known["log_loss_hidden"] - known["log_loss"] if known else None

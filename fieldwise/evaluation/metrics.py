@@ -1,6 +1,6 @@
-"""How good are probabilities: AUC, log loss, relative information gain, calibration; exact, weighted, mergeable.
+"""Metrics of probabilities: AUC, log loss, relative information gain, calibration; exact, weighted, mergeable.
 
-A `Ranking` takes rows in pieces or from several workers; `measure` reads all metrics from it.
+A `Ranking` collects rows in pieces or from several workers; `measure` computes all metrics from it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from fieldwise.config.errors import DataError
 from fieldwise.evaluation.ranking import Ranking
 
 Floats = NDArray[np.float64]
-# Probabilities are clipped to [CLIP, 1-CLIP] before a logarithm, so that one wrong certainty costs 16, not infinity.
+# Probabilities are clipped to [CLIP, 1-CLIP] before a logarithm: a certain but wrong prediction costs 16, not infinity.
 CLIP = 1e-7
-# The number of bins that rows are grouped into, to see whether predicted rates come true.
+# The number of bins in which predicted and observed rates are compared.
 BINS = 15
 # The most values of a column whose metrics are listed.
 MOST_VALUES = 50
@@ -30,7 +30,7 @@ def sigmoid(logits: NDArray[Any]) -> Floats:
 
 
 def auc(labels: NDArray[Any], scores: NDArray[Any], weights: NDArray[Any] | None = None) -> float:
-    """The chance that a positive row scores above a negative one, ties counting half; NaN with one class alone.
+    """The probability that a positive row scores above a negative one, ties counting half; NaN with only one class.
 
     >>> auc(np.array([0, 0, 1, 1]), np.array([0.1, 0.4, 0.4, 0.8]))
     0.875
@@ -39,18 +39,18 @@ def auc(labels: NDArray[Any], scores: NDArray[Any], weights: NDArray[Any] | None
 
 
 def losses(labels: Any, probabilities: Any) -> Floats:
-    """-log of the probability given to what happened, for each row."""
+    """-log of the probability of the observed label, for each row."""
     p = np.clip(np.asarray(probabilities, dtype=np.float64), CLIP, 1 - CLIP)
     return np.asarray(-np.where(np.asarray(labels) > 0, np.log(p), np.log1p(-p)))
 
 
 def log_loss(labels: NDArray[Any], probabilities: NDArray[Any], weights: NDArray[Any] | None = None) -> float:
-    """Mean of -log of the probability given to what happened."""
+    """The mean of -log of the probability of the observed label."""
     return float(np.average(losses(labels, probabilities), weights=weights))
 
 
 def base_loss(labels: NDArray[Any], weights: NDArray[Any] | None = None) -> float:
-    """The log loss of rows that all get their own positive rate."""
+    """The log loss of predicting the positive rate of these rows for each of them."""
     rate = float(np.average(labels, weights=weights))
     return float(rate * losses(1, rate) + (1 - rate) * losses(0, rate))
 
@@ -64,11 +64,11 @@ def measure(rows: Ranking) -> dict[str, Any]:
     """All metrics of rows ranked by their probabilities.
 
     rig: 1 - log loss / log loss of the base rate; calibration: mean predicted / observed; ece: mean distance
-    of predicted and observed rates over bins of equal weight. A metric without a meaning there is None.
+    of predicted and observed rates over bins of equal weight. A metric that is not defined on these rows is None.
     """
     weight, positive, predicted = rows.sums()
     if not weight:
-        raise DataError(f"there is nothing to measure: found {rows.rows} rows that weigh 0 together")
+        raise DataError(f"there is nothing to measure: found {rows.rows} rows with a total weight of 0")
     _check_probabilities(rows)
     rate = positive / weight
     loss = rows.positive.sum(lambda p: losses(1, p)) + rows.negative.sum(lambda p: losses(0, p))
@@ -89,7 +89,7 @@ def measure(rows: Ranking) -> dict[str, Any]:
 
 
 def _check_probabilities(rows: Ranking) -> None:
-    """Scores are sorted, with NaN behind every number: the first and the last of each class tell of all."""
+    """Refuses scores outside of [0, 1]. They are sorted, NaN last, so the first and the last of each class suffice."""
     for side in (rows.positive, rows.negative):
         for score in side.values[[0, -1]] if len(side.values) else ():
             if not 0 <= score <= 1:
@@ -99,8 +99,8 @@ def _check_probabilities(rows: Ranking) -> None:
 def reliability(rows: Ranking, bins: int = BINS) -> dict[str, list[float]]:
     """Mean predicted and observed rates and the weight of bins of equal weight, lowest predictions first."""
     bounds = _bounds(rows.total, bins)
-    passed = np.array([(0, 0, 0), *(rows.lowest(bound) for bound in bounds), rows.sums()], dtype=np.float64)
-    weight, observed, predicted = np.diff(passed, axis=0).T
+    cumulated = np.array([(0, 0, 0), *(rows.lowest(bound) for bound in bounds), rows.sums()], dtype=np.float64)
+    weight, observed, predicted = np.diff(cumulated, axis=0).T
     kept = weight > 0
     return {
         "predicted": (predicted[kept] / weight[kept]).tolist(),
@@ -110,7 +110,7 @@ def reliability(rows: Ranking, bins: int = BINS) -> dict[str, list[float]]:
 
 
 def _bounds(total: float | int, bins: int) -> list[float]:
-    """The weight below each bound between bins; rows that weigh 1 are not cut, the first bins have one more."""
+    """The total weight below each boundary of bins. Rows of weight 1 are not divided: the first bins get one more."""
     if isinstance(total, int):
         size, more = divmod(total, bins)
         return [number * size + min(number, more) for number in range(1, bins)]
@@ -120,16 +120,16 @@ def _bounds(total: float | int, bins: int) -> list[float]:
 def grouped_auc(
     labels: NDArray[Any], scores: NDArray[Any], groups: NDArray[Any], weights: NDArray[Any] | None = None
 ) -> dict[str, Any]:
-    """The mean AUC within groups that have both classes, each counting by its rows (by their weights).
+    """The mean AUC within the groups that have both classes, weighted by their rows (by the weights of these).
 
-    `auc` is None without such a group; `rows_covered` is the share of the rows that lie in the groups used.
+    `auc` is None without such a group; `rows_covered` is the share of the rows in the groups used.
 
     >>> grouped_auc(np.array([0, 1, 1, 0, 1]), np.array([0.1, 0.2, 0.3, 0.4, 0.9]), np.array([1, 1, 2, 2, 3]))
     {'auc': 0.5, 'groups': 3, 'groups_used': 2, 'rows_covered': 0.8}
     """
     names, group = np.unique(groups, return_inverse=True)
     distinct, rank = np.unique(scores, return_inverse=True)
-    # Keys rise by group and then by score, so that one ranking holds all groups; a group's floor is below its keys.
+    # Keys rise by group, then by score, so one ranking holds all groups; a group's floor is below all its keys.
     floor = group * (len(distinct) + 1)
     keys = floor + rank + 1
     positive = np.asarray(labels) > 0
@@ -155,7 +155,7 @@ def grouped_auc(
 def evaluate_by(
     labels: NDArray[Any], probabilities: NDArray[Any], groups: NDArray[Any], weights: NDArray[Any] | None = None
 ) -> dict[str, Any]:
-    """The grouped AUC, and as `values` the metrics of each group, None where there are more than MOST_VALUES.
+    """The grouped AUC and, as `values`, the metrics of each group; None if there are more than MOST_VALUES.
 
     `groups` (n,) are whole numbers.
     """

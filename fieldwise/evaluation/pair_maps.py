@@ -1,4 +1,4 @@
-"""What a network's weights and parts say of its field pairs: heat maps, and what it answers without some pairs."""
+"""Field pairs in a network's weights and parts: heat maps, and predictions without some pairs."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ CALL_ROWS = 2048
 
 
 def pair_part(model: Any) -> Interaction | None:
-    """The part of a network that looks at pairs of fields, if it has one."""
+    """The part of a network that processes pairs of fields, if it has one."""
     if not isinstance(model, Model):
         return None
     return next((part for part in model.modules() if isinstance(part, Pairwise | PairSum)), None)
 
 
 def tells_pairs(model: Any) -> bool:
-    """Whether the size of a pair's output says what the pair does: it is a summand of the logit, or a micro network."""
+    """Whether the size of a pair's output shows its effect: it is a summand of the logit, or of a micro network."""
     part = pair_part(model)
     sums = any(
         isinstance(b, Branch) and b.interaction is part and isinstance(b.classifier, Sum) for b in _branches(model)
@@ -49,7 +49,7 @@ def _branches(model: Any) -> Sequence[Any]:
 
 
 def pair_values(part: Interaction, v: Tensor) -> Tensor:
-    """What each pair gives, (B, P, d): a product or a term of the logit, d = 1, or the outputs of a micro network."""
+    """The output of each pair, (B, P, d): a product or a term of the logit (d = 1), or a micro network's outputs."""
     if isinstance(part, PairSum):
         products: Tensor = InnerProduct([v.shape[2]] * v.shape[1]).forward(v)
         return products[:, :, None]
@@ -66,7 +66,7 @@ def pair_values(part: Interaction, v: Tensor) -> Tensor:
 
 
 def mean_vectors(model: Model, layout: Layout, counts: NDArray[Any] | None = None) -> Tensor:
-    """The mean of each field's vectors, (F, D): of its categories, or, with `counts` (N,), of their appearances."""
+    """The mean vector of each field, (F, D): over its categories or, weighted by `counts` (N,), over occurrences."""
     assert isinstance(model.embedding, Embedding)
     found = torch.zeros(layout.fields, model.embedding.dim, dtype=torch.float64)
     sizes = list(model.embedding.dims)
@@ -84,7 +84,7 @@ def mean_vectors(model: Model, layout: Layout, counts: NDArray[Any] | None = Non
 
 
 def counts_of(ids: NDArray[np.int32], layout: Layout) -> NDArray[np.int64]:
-    """How often each category of each field appears in rows (n, C): (N,)."""
+    """How often each category of each field occurs in rows (n, C): (N,)."""
     found, offsets = np.zeros(layout.rows, dtype=np.int64), layout.offsets
     for column, field in enumerate(layout.column_fields):
         own, size = ids[:, column], layout.sizes[field]
@@ -94,9 +94,9 @@ def counts_of(ids: NDArray[np.int32], layout: Layout) -> NDArray[np.int64]:
 
 @torch.inference_mode()
 def mean_map(model: Model, layout: Layout, counts: NDArray[Any] | None = None) -> Matrix | None:
-    """The product of two fields' mean vectors (section 5.3.1), |.|, (F, F); None for a network without products.
+    """The absolute product of two fields' mean vectors (section 5.3.1), (F, F); None for a network without products.
 
-    FM's is an inner product, FFM's that of the two parts meant for each other, KFM's has the pair's kernel.
+    FM takes the inner product, FFM that of the two parts meant for each other, KFM the product with the pair's kernel.
     """
     part = pair_part(model)
     if not isinstance(part, PairSum | InnerProduct | KernelProduct | FieldAwareProduct | AttentionPool):
@@ -110,7 +110,7 @@ def mean_map(model: Model, layout: Layout, counts: NDArray[Any] | None = None) -
 
 @torch.inference_mode()
 def variance_map(model: Model, ids: NDArray[np.int32], layout: Layout) -> Matrix:
-    """The deviation of each pair's output over rows, the root of its outputs' summed variances: (F, F)."""
+    """The standard deviation of each pair's output over rows, the root of its summed variances: (F, F)."""
     _, deviation = _moments(model, ids)
     return as_map(np.sqrt((deviation**2).sum(axis=1)), layout.fields)
 
@@ -123,7 +123,7 @@ def as_map(values: NDArray[Any], fields: int) -> Matrix:
 
 
 def _moments(model: Model, ids: NDArray[np.int32]) -> tuple[Matrix, Matrix]:
-    """Mean and deviation of what each pair gives over rows: (P, d) each."""
+    """Mean and standard deviation of each pair's output over rows: (P, d) each."""
     part, device = pair_part(model), next(model.parameters()).device
     assert part is not None
     total, squares = torch.zeros(()), torch.zeros(())
@@ -138,7 +138,7 @@ def _moments(model: Model, ids: NDArray[np.int32]) -> tuple[Matrix, Matrix]:
 
 @contextmanager
 def without_pairs(model: Model, dropped: Sequence[int], ids: NDArray[np.int32]) -> Iterator[None]:
-    """Within it these pairs tell the network nothing: each gives its mean over the rows `ids` instead."""
+    """Within the block these pairs carry no information: each outputs its mean over the rows `ids`."""
     part = pair_part(model)
     assert part is not None
     with torch.inference_mode():

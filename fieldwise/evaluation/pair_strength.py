@@ -1,9 +1,9 @@
-"""What fields do together, for any model: the logits of rows whose fields take their values from elsewhere.
+"""Interactions of fields, for any model: the logits of rows in which some fields get other values.
 
-What two fields do together beyond each by itself is the mixed second difference f(x) - f(x with i swapped) - f(x with
-j swapped) + f(x with both). `pair_strength` is a map over data: values come from other rows, and it says how large the
-difference is over them. The contributions of one row (contributions.py) are of the same differences, its values beside
-missing ones. What a network's weights say of its pairs, with no rows in between, is in pair_maps.py.
+The interaction of two fields is the mixed second difference f(x) - f(x with i swapped) - f(x with j swapped) + f(x with
+both). `pair_strength` takes the values to swap from other rows and measures the size of the difference over the data.
+contributions.py takes the same differences of one row, with missing values to swap. pair_maps.py reads interactions
+from a network's weights, without rows.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from fieldwise.data.schema import Layout
 Logits = Callable[[NDArray[np.int32]], NDArray[Any]]
 Floats = NDArray[np.float64]
 Whole = NDArray[np.intp]
-# Rows in one call of the model, and cells: enough to keep it busy, few enough to stay small beside the data.
+# Rows and cells of one call of the model: enough to keep it busy, few beside the data.
 CALL_ROWS, CALL_CELLS = 16384, 4_000_000
-# Cells that the model reads while the strongest of very many fields are sought.
+# Cells that the model reads to find the strongest of very many fields.
 SCREEN_CELLS = 100_000_000
 
 
 class Swaps:
-    """Rows x (n, C) of known logits `plain` (n,), with a partner (n, C) each; `single` (n, F) are the logits with one
-    field of the partner's. F are all fields, or those `among` them. Where the partner agrees, nothing changes, and the
-    model is not asked."""
+    """Rows x (n, C) with logits `plain` (n,) and a partner row (n, C) each; `single` (n, F) are the logits with one
+    field taken from the partner. F are all fields, or those in `among`. If the partner has the same value, the logit is
+    the same and the model is not called."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Swaps:
         self.logits, self.x, self.partner = logits, x, partner
         fields, owners = np.arange(layout.fields), np.array(layout.column_fields)
         chosen = fields if among is None else np.asarray(among)
-        # belongs[f, c]: column c is one of field f's; a set field has several.
+        # belongs[f, c]: column c belongs to field f; a set field has several.
         self.belongs = owners == chosen[:, None]
         self.differs = np.logical_or.reduceat(x != partner, np.searchsorted(owners, fields), axis=1)[:, chosen]
         self.plain = np.asarray(plain, dtype=np.float64)
@@ -51,8 +51,8 @@ class Swaps:
         self.single[row, field] = self._swapped(row, self.belongs, field)
 
     def mixed(self, first: Whole, second: Whole) -> tuple[Floats, Whole]:
-        """The mixed differences of the pairs (P,) of fields, one after the other, and which pair each is of; those
-        that are 0 because the partner agrees in either field are left out."""
+        """The mixed differences of pairs (P,) of fields, flat, and the pair of each; without those that are 0 because
+        the partner has the same value in one of the fields."""
         row, pair = np.nonzero(self.differs[:, first] & self.differs[:, second])
         both = self._swapped(row, self.belongs[first] | self.belongs[second], pair)
         return self.plain[row] - self.single[row, first[pair]] - self.single[row, second[pair]] + both, pair
@@ -76,12 +76,12 @@ def pair_strength(
     seed: int = 0,
     among: Sequence[int] | None = None,
 ) -> Floats:
-    """How much two fields act together, for any model: ids (n, C) -> (F, F), symmetric, zero diagonal.
+    """The strength of the interaction of any two fields, for any model: ids (n, C) -> (F, F), symmetric, zero diagonal.
 
     Entry (i, j) is the root mean square, over sampled rows x and a partner row for each, of the mixed second
     difference f(x) - f(x with the partner's i) - f(x with the partner's j) + f(x with both), in logits. It is
-    0 where the two fields' effects just add up, and everywhere if there is only one row. F are all fields, or those
-    `among` them.
+    0 where the effects of the two fields add up, and everywhere if there is only one row. F are all fields, or those in
+    `among`.
 
     >>> product = lambda ids: 2.0 * ids[:, 0] * ids[:, 1] + ids[:, 2]
     >>> ids = np.array([[0, 0, 0], [1, 1, 1]], dtype=np.int32)
@@ -103,7 +103,7 @@ def pair_strength(
 
 
 def strongest(logits: Logits, ids: NDArray[np.int32], layout: Layout, most: int, seed: int = 0) -> list[int]:
-    """The fields, in their order, whose values alone move the logit most: on a few rows where columns are many."""
+    """The fields, in order, that change the logit most when swapped alone; uses fewer rows if columns are many."""
     if len(ids) < 2:
         return list(range(layout.fields))[:most]
     x, partner = _sample(ids, max(1, SCREEN_CELLS // (layout.fields * layout.columns)), seed)

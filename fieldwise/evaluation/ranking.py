@@ -1,4 +1,4 @@
-"""Rows sorted by score, each class for itself: what AUC and reliability are read from, in pieces or all at once."""
+"""Rows sorted by score, separately for each class, collected in pieces; AUC and reliability are computed from it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-# Scores per partial sum: temporary arrays stay small beside the scores themselves.
+# Scores per partial sum; keeps temporary arrays small beside the scores.
 CHUNK = 1 << 20
 
 Piece = tuple[NDArray[Any], NDArray[Any] | None]
 
 
 class Sums(NamedTuple):
-    """The weight of some rows, that of the positive ones, and the weighted sum of the scores."""
+    """The weight of some rows, the weight of the positive ones, and the weighted sum of the scores."""
 
     weight: float
     positive: float
@@ -24,25 +24,25 @@ class Sums(NamedTuple):
 
 
 class Scores:
-    """Scores in rising order and the weight of each, made from pieces; equal ones are merged where many are equal."""
+    """Scores in rising order and their weights, collected in pieces; equal scores are merged if there are many."""
 
     def __init__(self) -> None:
         self._values: NDArray[Any] = np.empty(0, dtype=np.float32)
-        # None: every score weighs 1. Weights are whole numbers until a piece comes with weights of its own.
+        # None: every score weighs 1. Weights are whole numbers until a piece brings its own weights.
         self._weights: NDArray[Any] | None = None
-        self._passed: NDArray[Any] | None = None
+        self._cumulated: NDArray[Any] | None = None
         self._new: list[Piece] = []
         self._waiting = 0
 
     def add(self, values: NDArray[Any], weights: NDArray[Any] | None) -> None:
-        """Takes the arrays as its own. Sorting waits until it pays: each score is sorted a few times only."""
+        """Keeps the arrays without copying. Sorting is deferred, so each score is sorted only a few times."""
         self._new.append((values, weights))
         self._waiting += len(values)
         if self._waiting > max(len(self._values), CHUNK):
             self._settle()
 
     def merge(self, other: Scores) -> None:
-        """Takes in a copy of other scores."""
+        """Adds a copy of other scores."""
         self.add(other.values.copy(), None if other._weights is None else other._weights.copy())
 
     @property
@@ -60,24 +60,24 @@ class Scores:
         """The weight of the first `count` scores."""
         return _plain(self._until(np.asarray(count)))
 
-    def below(self, at: Any) -> NDArray[Any]:
-        """The weight of the scores below each of `at`."""
-        return self._until(np.searchsorted(self.values, at, side="left"))
+    def below(self, scores: Any) -> NDArray[Any]:
+        """The total weight of the scores below each of `scores`."""
+        return self._until(np.searchsorted(self.values, scores, side="left"))
 
-    def up_to(self, at: Any) -> NDArray[Any]:
-        """The weight of the scores below each of `at` or equal to it."""
-        return self._until(np.searchsorted(self.values, at, side="right"))
+    def up_to(self, scores: Any) -> NDArray[Any]:
+        """The total weight of the scores below or equal to each of `scores`."""
+        return self._until(np.searchsorted(self.values, scores, side="right"))
 
-    def sum(self, worth: Callable[[NDArray[Any]], NDArray[Any]], count: int | None = None) -> float | int:
-        """The weighted sum of `worth` over the scores, or over the first `count` of them."""
-        return sum(_plain((worth(values) * weights).sum()) for values, weights in self._chunks(count))
+    def sum(self, function: Callable[[NDArray[Any]], NDArray[Any]], count: int | None = None) -> float | int:
+        """The weighted sum of a function of the scores, of all or of the first `count`."""
+        return sum(_plain((function(values) * weights).sum()) for values, weights in self._chunks(count))
 
     def _until(self, places: NDArray[Any]) -> NDArray[Any]:
         if self._weights is None:
             return places
-        if self._passed is None:
-            self._passed = np.concatenate([np.zeros(1, self._weights.dtype), np.cumsum(self._weights)])
-        return np.asarray(self._passed[places])
+        if self._cumulated is None:
+            self._cumulated = np.concatenate([np.zeros(1, self._weights.dtype), np.cumsum(self._weights)])
+        return np.asarray(self._cumulated[places])
 
     def _chunks(self, count: int | None) -> Iterator[tuple[NDArray[Any], Any]]:
         values = self.values[:count]
@@ -86,20 +86,20 @@ class Scores:
             yield values[place], 1 if self._weights is None else self._weights[place]
 
     def _settle(self) -> None:
-        """Sorts the new pieces in. Equal scores are merged where that at least halves them."""
+        """Sorts the new pieces in. Merges equal scores if that at least halves their number."""
         pieces = [piece for piece in ((self._values, self._weights), *self._new) if len(piece[0])]
-        self._new, self._waiting, self._passed = [], 0, None
+        self._new, self._waiting, self._cumulated = [], 0, None
         if not pieces:
             return
         values = pieces[0][0] if len(pieces) == 1 else np.concatenate([values for values, _ in pieces])
         weights = _join(pieces)
-        # The pieces are let go before sorting asks for more memory.
+        # Frees the pieces before sorting needs more memory.
         self._values, pieces = values[:0], []
         if weights is None:
             values.sort()
         else:
             order = np.argsort(values)
-            # One after the other: the unsorted ones are let go between.
+            # In two statements: the unsorted values are freed before the weights are copied.
             values = values[order]
             weights = weights[order]
             del order
@@ -120,16 +120,16 @@ def _join(pieces: list[Piece]) -> NDArray[Any] | None:
 
 
 def _plain(value: Any) -> float | int:
-    """Python's own number: its whole numbers never overflow."""
+    """A Python number: whole ones never overflow."""
     number: float | int = value.item()
     return number
 
 
 class Ranking:
-    """The scores of positive and of negative rows, sorted: all that the metrics depend on.
+    """The sorted scores of positive and of negative rows, from which all metrics follow.
 
-    Rows may come in pieces, and rankings of several workers merge, in any order: the AUC of rows without weights is
-    then the same in every bit. A row costs its score, 4 or 8 bytes as it was given, and less where scores repeat.
+    Rows may be added in pieces, and rankings of several workers merged, in any order: the AUC of unweighted rows is the
+    same in every bit. A row takes the 4 or 8 bytes of its score, and less if scores repeat.
 
     >>> first = Ranking().add(np.array([0, 1]), np.array([0.1, 0.4]))
     >>> first.merge(Ranking().add(np.array([0, 1]), np.array([0.4, 0.8]))).auc()
@@ -140,7 +140,7 @@ class Ranking:
         self.positive, self.negative, self.rows = Scores(), Scores(), 0
 
     def add(self, labels: NDArray[Any], scores: NDArray[Any], weights: NDArray[Any] | None = None) -> Ranking:
-        """Takes more rows in."""
+        """Adds rows."""
         scores, positive = np.asarray(scores), np.asarray(labels) > 0
         for side, chosen in ((self.positive, positive), (self.negative, ~positive)):
             side.add(scores[chosen], None if weights is None else np.asarray(weights)[chosen].astype(np.float64))
@@ -148,7 +148,7 @@ class Ranking:
         return self
 
     def merge(self, other: Ranking) -> Ranking:
-        """Takes in the rows of another ranking, which stays as it is."""
+        """Adds the rows of another ranking, which does not change."""
         self.positive.merge(other.positive)
         self.negative.merge(other.negative)
         self.rows += other.rows
@@ -160,29 +160,31 @@ class Ranking:
         return self.positive.total + self.negative.total
 
     def auc(self) -> float:
-        """The chance that a positive row scores above a negative one, ties counting half.
+        """The probability that a positive row scores above a negative one, ties counting half.
 
-        NaN with one class alone, or where a score is NaN.
+        NaN with only one class, or if a score is NaN.
         """
         pairs = self.positive.total * self.negative.total
-        # NaN is sorted behind every number, and is not equal to itself.
+        # NaN sorts last, and is not equal to itself.
         if not pairs or any(side.values[-1] != side.values[-1] for side in (self.positive, self.negative)):
             return float("nan")
-        # Whole numbers end at 64 bits, some four thousand million rows.
+        # 64-bit integers overflow at some four thousand million rows.
         kind = np.float64 if pairs >= 1 << 62 else None
-        twice = self.positive.sum(lambda at: np.asarray(self.negative.below(at) + self.negative.up_to(at), dtype=kind))
+        twice = self.positive.sum(
+            lambda scores: np.asarray(self.negative.below(scores) + self.negative.up_to(scores), dtype=kind)
+        )
         return twice / 2 / pairs
 
     def sums(self, positives: int | None = None, negatives: int | None = None) -> Sums:
-        """The sums of the first scores of each class, as many as are given, or of all."""
+        """The sums over the first scores of each class, as many as given, or over all."""
         sides = ((self.positive, positives), (self.negative, negatives))
         weights = [side.total if count is None else side.first(count) for side, count in sides]
         return Sums(sum(weights), weights[0], sum(side.sum(_doubles, count) for side, count in sides))
 
     def lowest(self, weight: float) -> Sums:
-        """The sums of the lowest scores that weigh so much together.
+        """The sums over the lowest scores whose total weight is `weight`.
 
-        Of equal scores at the bound each row counts in the same part, so that the order of rows is no matter.
+        Rows with the same score at the boundary count in equal parts, so the order of rows does not matter.
         """
         sides = (self.positive, self.negative)
 

@@ -1,8 +1,8 @@
 """Is one model better than another on the same rows? Wilcoxon's signed-rank test over blocks of rows.
 
-The held-out rows are cut into consecutive blocks. On each block both models have a log loss and an AUC, and the test
-asks whether the differences lie around zero. Where a log is in order of time, neighbours are alike: a good hour then
-counts as one block and not as a thousand rows. (The paper's table 8 does not say what its pairs are.)
+The held-out rows are divided into consecutive blocks. On each block both models have a log loss and an AUC, and the
+test asks whether the differences are centred at zero. In a log ordered by time, neighbouring rows are alike: a good
+hour then counts as one block, not as a thousand rows. (The paper's table 8 does not say what its pairs are.)
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from fieldwise.evaluation import metrics
 from fieldwise.evaluation.metrics import Floats
 
 BLOCKS = 50
-# With fewer blocks even a model that is better on all of them has a two-sided p above 0.05.
+# With fewer blocks, even a model that is better on all of them has a two-sided p above 0.05.
 LEAST_BLOCKS = 6
-# A difference counts as real below this two-sided p.
+# A difference counts as significant below this two-sided p.
 LEVEL = 0.05
 NAMES = {"log_loss": "log loss", "auc": "AUC"}
 
@@ -30,8 +30,8 @@ def compare_pairs(
 ) -> dict[str, Any]:
     """Tests of whether the first of each pair is better than the second: `signed_rank` of log loss and of AUC.
 
-    `named`: a model's runs, of one seed or several, all on the same rows; a block's value is the mean over the seeds,
-    that of a typical run. `blocks`: 0 for BLOCKS, or one for each row where rows are fewer.
+    `named`: the runs of each model, one for each seed, all on the same rows; a block's value is the mean over the
+    seeds. `blocks`: 0 takes BLOCKS, or one for each row if there are fewer.
     """
     first = next(iter(named.values()))[0]
     for name, runs in named.items():
@@ -45,15 +45,17 @@ def compare_pairs(
     for name, other in pairs:
         tests = {}
         for metric in NAMES:
-            ours, theirs = (np.mean([run[metric] for run in measured[one]], axis=0) for one in (name, other))
-            gains = theirs - ours if metric == "log_loss" else ours - theirs
+            first_values, second_values = (
+                np.mean([run[metric] for run in measured[one]], axis=0) for one in (name, other)
+            )
+            gains = second_values - first_values if metric == "log_loss" else first_values - second_values
             tests[metric] = signed_rank(gains[np.isfinite(gains)])
         results.append({"name": name, "other": other, **tests})
     return {"part": first.part, "rows": len(first.labels), "blocks": blocks, "pairs": results}
 
 
 def by_block(run: Predictions, blocks: int) -> dict[str, Floats]:
-    """Log loss and AUC of each block, NaN where a block has no weight, or for the AUC one class only."""
+    """Log loss and AUC of each block; NaN if the block has no weight or, for the AUC, only one class."""
     rows = len(run.labels)
     if not LEAST_BLOCKS <= blocks <= rows:
         raise ConfigError(f"blocks must be from {LEAST_BLOCKS} to the number of rows, {rows:,}, found {blocks:,}")
@@ -68,10 +70,10 @@ def by_block(run: Predictions, blocks: int) -> dict[str, Floats]:
 
 
 def signed_rank(gains: Floats) -> dict[str, Any]:
-    """Wilcoxon's signed-rank test of whether gains, one for each block, lie around zero.
+    """Wilcoxon's signed-rank test of whether gains, one for each block, are centred at zero.
 
-    p is two-sided; p_better asks for gains above zero alone, p_worse below. Blocks without a difference are left
-    out, and p is 1 where none is left. mean and median are those of all gains; None without any.
+    p is two-sided; p_better tests for gains above zero, p_worse for gains below. Blocks without a difference are left
+    out; p is 1 if none remains. mean and median are over all gains, None without any.
     """
     from scipy.stats import wilcoxon
 
@@ -93,20 +95,20 @@ def signed_rank(gains: Floats) -> dict[str, Any]:
 
 
 def sentences(tested: Mapping[str, Any]) -> list[str]:
-    """What `compare_pairs` found, a sentence for each pair and metric that states the direction."""
+    """The result of `compare_pairs` in words: a sentence for each pair and metric."""
     return [
         _sentence(pair["name"], pair["other"], metric, pair[metric]) for pair in tested["pairs"] for metric in NAMES
     ]
 
 
 def _sentence(name: str, other: str, metric: str, found: Mapping[str, Any]) -> str:
-    what = NAMES[metric]
+    title = NAMES[metric]
     if not found["blocks"]:
-        return f"{name} and {other} cannot be compared on {what}: no block has rows of both classes."
+        return f"{name} and {other} cannot be compared on {title}: no block has rows of both classes."
     verdict = {
-        "better": f"{name} is better than {other} on {what}: better in {found['better']}",
-        "worse": f"{name} is worse than {other} on {what}: worse in {found['worse']}",
-        "not told apart": f"{name} and {other} are not told apart on {what}: {name} is better in {found['better']}",
+        "better": f"{name} is better than {other} on {title}: better in {found['better']}",
+        "worse": f"{name} is worse than {other} on {title}: worse in {found['worse']}",
+        "not told apart": f"{name} and {other} are not told apart on {title}: {name} is better in {found['better']}",
     }[found["verdict"]]
     one_sided = min(found["p_better"], found["p_worse"])
     gains = f"gain {found['mean']:+.5f} in the mean, {found['median']:+.5f} in the median"

@@ -1,6 +1,6 @@
-"""A torch model -> plain parts, or, where a part has no ONNX form, tables and one traced graph behind them.
+"""A torch model -> plain parts or, if a part has no ONNX form, tables and one traced graph after them.
 
-With trace.py the only module of this room that needs torch; serving never imports it.
+Only this module and trace.py need torch here; serving imports neither.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from fieldwise.parts.interactions import Interaction, array, plain_part_of
 
 
 def network(model: Model, layout: Layout, tables: str = "fp32") -> Part:
-    """The model over fields of this layout: parts embedding, linear and one for each branch, where it has them.
+    """The model over fields of this layout: the parts embedding, linear and one for each branch, as far as it has them.
 
-    A model that has a part without a form of its own, or another sum of them, has one traced part for all branches.
+    A model with a part that has no ONNX form, or that combines parts in its own way, has one traced part for all branches.
     """
     model, found = model.cpu().eval(), []
     shape = {key: list(getattr(layout, key)) for key in ("sizes", "widths", "ordered")}
@@ -45,14 +45,14 @@ def network(model: Model, layout: Layout, tables: str = "fp32") -> Part:
 
 
 def _known_tables(model: Model) -> bool:
-    """Whether ids are looked up as `graphs/lookups.py` does."""
+    """Whether `graphs/lookups.py` can look up the ids."""
     kinds = (Embedding, PairTable, type(None)), (Linear, type(None))
     own = all(getattr(type(model), name) is getattr(Model, name) for name in ("lookup", "forward"))
     return own and type(model.embedding) in kinds[0] and type(model.linear) in kinds[1]
 
 
 def _unknown(model: Model) -> str:
-    """The name of the first part that has no ONNX form, or nothing."""
+    """The name of the first part that has no ONNX form; empty if all have one."""
     if type(model) is not Model:
         return type(model).__name__
     branches = [branch for branch in model.branches if isinstance(branch, Branch)]
@@ -61,7 +61,7 @@ def _unknown(model: Model) -> str:
 
 
 def _innermost(part: nn.Module) -> str:
-    """Of parts that are made of others, the name of the one without a form."""
+    """The name of the part without an ONNX form; inside of a composed part, of the innermost."""
     without = [each for each in part.modules() if isinstance(each, Interaction) and plain_part_of(each) is None]
     return type(without[-1] if without else part).__name__
 

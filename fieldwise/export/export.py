@@ -21,14 +21,14 @@ from fieldwise.export import network, quantize
 from fieldwise.graphs import plain_parts
 from fieldwise.graphs.graph import Graph, load_onnx
 
-# Where the network lies in a bundle, the file that says what it was made of, and the network for ONNX Runtime alone.
+# The network's folder in a bundle, the file of facts about it, and the network as one ONNX file.
 FOLDER, FACTS, MODEL = "online", "online.json", "model.onnx"
 WEIGHTS = "weights.safetensors"
 FORMAT = 1
 
 
 def export(source: Path, out: Path, tables: str = "fp32", force: bool = False) -> None:
-    """Writes the folder to serve from; `tables` says in how many bits the vectors are kept."""
+    """Writes the folder to serve from; `tables` is the number format of the embedding tables."""
     if tables not in quantize.KINDS:
         raise ConfigError(unknown("kind of tables", tables, quantize.KINDS))
     folder = bundle.checked(source)
@@ -59,7 +59,7 @@ def _export(folder: Path, work: Path, tables: str) -> None:
 
 
 def write_network(folder: Path, out: Path, tables: str = "fp32") -> None:
-    """The network of a bundle: its parts, and model.onnx, which reads its tables from the parts' file."""
+    """Writes the network of a bundle: its parts, and model.onnx, which reads its tables from the parts' file."""
     needs_torch(folder)
     from fieldwise.export import convert
     from fieldwise.nn.model import Model
@@ -81,7 +81,7 @@ def write_network(folder: Path, out: Path, tables: str = "fp32") -> None:
 
 
 def needs_torch(folder: Path) -> None:
-    """One line where a network cannot be made here."""
+    """Raises BundleError if torch, which exporting needs, is not installed."""
     if find_spec("torch") is None:
         way_out = f"run `fieldwise export {folder} --onnx --out DIR` where it is"
         raise BundleError(
@@ -90,24 +90,24 @@ def needs_torch(folder: Path) -> None:
 
 
 def network_folder(folder: Path) -> Path:
-    """The network of a bundle folder, checked; made in it on first use, or beside the system's temporary files where
-    the bundle cannot be written to."""
+    """The folder of a bundle's network, checked. The first use writes it into the bundle or, if that is read-only, into
+    a temporary folder."""
     source = bundle.digests(folder).get(WEIGHTS)
     found = folder / FOLDER
-    if _whole(found, source):
+    if _is_intact(found, source):
         return found
     if source is None:
         raise BundleError(f"the exported network is missing or damaged; export it again ({found})")
     if not os.access(folder, os.W_OK):
-        apart = Path(tempfile.mkdtemp(prefix="fieldwise-"))
-        atexit.register(shutil.rmtree, apart, ignore_errors=True)
-        found = apart / FOLDER
-    _made_apart(folder, found)
+        temporary = Path(tempfile.mkdtemp(prefix="fieldwise-"))
+        atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+        found = temporary / FOLDER
+    _export_in_child(folder, found)
     return found
 
 
-def _made_apart(folder: Path, out: Path) -> None:
-    """In a process of its own, so that torch's memory is given back."""
+def _export_in_child(folder: Path, out: Path) -> None:
+    """Exports in a child process, which gives torch's memory back when it ends."""
     needs_torch(folder)
     code = "import sys; from pathlib import Path; from fieldwise.export.export import write_network; "
     code += "write_network(Path(sys.argv[1]), Path(sys.argv[2]))"
@@ -117,8 +117,8 @@ def _made_apart(folder: Path, out: Path) -> None:
         raise BundleError(f"the network could not be exported: {reason} ({folder})")
 
 
-def _whole(found: Path, source: str | None) -> bool:
-    """Whether a network is there, of these weights, and every file of it whole."""
+def _is_intact(found: Path, source: str | None) -> bool:
+    """Whether the folder has a network of these weights, with every file intact."""
     try:
         facts = parsed(found / FACTS)
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Parts -> ONNX graphs: of whole rows, of a ranking's rows behind a context, and of a row's explanation."""
+"""Parts -> ONNX graphs: for complete rows, for candidates that share a context, and for explanations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fieldwise.parts.forms import features, forms, summands
 # Declares a table's array in the graph and returns its name there.
 Declare = Callable[[Graph, str, NDArray[Any]], str]
 IDS, CONTEXT, LOGITS = "ids", "context", "logits"
-# The types that arrays have: tables in few bits or many, places, the bytes of a traced graph, and all else.
+# The types that arrays may have: tables, indices, the bytes of a traced graph, and all others.
 TABLES, FLOATS = (np.float32, np.float16, np.int8), (np.float32,)
 OTHERS: dict[str, tuple[Any, ...]] = {"places": (np.int64,), "onnx": (np.int8,)}
 
@@ -31,10 +31,10 @@ def layout_of(network: Part) -> Layout:
 
 
 def check(network: Part, layout: Layout) -> None:
-    """ValueError for a network that is not one of rows with this layout, or whose tables lack a row for an id."""
+    """Raises ValueError if a network is not for rows of this layout, or a table has no row for some id."""
     sizes = layout.sizes
     if layout_of(network) != Layout(sizes, layout.widths, layout.ordered):
-        raise ValueError("the exported network is not of the fields that its encoder has; export it again")
+        raise ValueError("the exported network has other fields than its encoder; export it again")
     for path, part in network.walk():
         for name, array in part.arrays.items():
             kinds = TABLES if part.kind == "table" and name == "weight" else OTHERS.get(name, FLOATS)
@@ -58,7 +58,7 @@ def _check_rows(table: Part, rows: int) -> None:
 
 
 def as_input(graph: Graph, name: str, array: NDArray[Any]) -> str:
-    """Tables as inputs: all graphs of an engine read the same memory."""
+    """Declares a table as an input, so all graphs of an engine read the same memory."""
     return graph.input(name, array.dtype, array.shape)
 
 
@@ -69,13 +69,13 @@ def tables_of(network: Part) -> dict[str, NDArray[Any]]:
 
 
 def is_exact(network: Part) -> bool:
-    """Whether the logit is a sum over fields and pairs of them: nothing is traced, no DNN among the branches."""
+    """Whether the logit is a sum over fields and pairs: no traced part, no DNN in a branch."""
     classifiers = [part.parts[1].kind for part in network.parts if part.kind == "branch"]
     return set(classifiers) <= {"sum"} and all(part.kind != "traced" for part in network.parts)
 
 
 def whole_part(network: Part) -> str:
-    """The name of a part that looks at all fields of a row at once, so that a ranking cannot be split; or nothing."""
+    """The name of a part that needs all fields of a row at once, which rules out a separate context; empty if none."""
     traced = [part["of"] for part in network.parts if part.kind == "traced"]
     whole = [part.kind for _, part in network.walk() if part.kind in forms() and forms()[part.kind].whole]
     return next(iter(traced + whole), "")
@@ -103,7 +103,7 @@ def graph_of(network: Part, declare: Declare, context: Sequence[int] = (), one_t
 
 
 def terms_of(network: Part, declare: Declare) -> Any:
-    """ids (B, C) -> `linear` (B, F), each field's weight, and `pairs` (B, P), each pair's term, where there are any."""
+    """ids (B, C) -> `linear` (B, F), the weight of each field, and `pairs` (B, P), the term of each pair, if any."""
     build = Build(network, declare)
     graph, fields = build.graph, build.layout.fields
     if build.linear is not None:
@@ -118,13 +118,13 @@ def terms_of(network: Part, declare: Declare) -> Any:
 
 
 def _pair_terms(interaction: Part, sides: Sides, pairs: int) -> str:
-    """What each pair adds to the sum, (B, P)."""
+    """The term of each pair, (B, P)."""
     (block,) = summands(interaction, sides)
     return sides.graph.sum(sides.graph.reshape(block.value, [0, pairs, -1]), [2])
 
 
 class Build:
-    """A graph that has its tables and ids, and looks up vectors."""
+    """A graph with its tables and ids declared; looks up vectors."""
 
     def __init__(self, network: Part, declare: Declare, context: Sequence[int] = ()) -> None:
         self.network, self.layout, self.graph = network, layout_of(network), Graph()
@@ -144,7 +144,7 @@ class Build:
         self.looked = Rows(self.graph, names)
 
     def looked_up(self, names: Sequence[str]) -> list[str]:
-        """What a traced model is of, of whole rows: the ids, or linear weights (B, F, 1) and vectors (B, F, D)."""
+        """The inputs of a traced model: ids of complete rows, or linear weights (B, F, 1) and vectors (B, F, D)."""
         (ids,), found = self.ids, {IDS: self.ids[0].value}
         if self.linear is not None:
             ((value, order),) = self.linear_weights()
@@ -162,7 +162,7 @@ class Build:
         return [vectors(self.looked, self.linear.parts[0], ids, ids.fields) for ids in self.ids]
 
     def sides(self) -> Sides:
-        """The vectors of both sides."""
+        """The vectors of the context and of the candidates."""
         if self.embedding is None:
             assert self.pair_table is not None
             found, dim = ["" for _ in self.ids], 1
@@ -174,7 +174,7 @@ class Build:
         return Sides(self.graph, each[-1], each[0] if len(each) == 2 else None, self.layout.fields, dim, tables)
 
     def _vectors(self, ids: Ids) -> str:
-        """The vectors (n, G, D) of a side's fields in their order, smaller ones with zeros behind them."""
+        """The vectors (n, G, D) of a side's fields in order; shorter ones are padded with zeros."""
         assert self.embedding is not None
         graph, found, order = self.graph, [], []
         for table in self.embedding.parts:

@@ -1,4 +1,4 @@
-"""Tables in fewer bits: half floats, or bytes with a scale for each row."""
+"""Quantized embedding tables: half floats, or bytes with a scale for each row."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ KINDS = ("fp32", "fp16", "int8")
 
 
 def stored_table(weight: NDArray[np.float32], kind: str) -> dict[str, NDArray[Any]]:
-    """A table as it is kept: `weight`, and for int8 the `scale` (rows, 1) that its bytes are to be multiplied by.
+    """A table as it is stored: `weight` and, for int8, the `scale` (rows, 1) to multiply its bytes by.
 
-    A row of one number would need a scale as large as itself: with int8 it is a half float.
+    With int8, a row of one number is a half float: its scale would be as large as the row.
     """
     if kind not in KINDS:
         raise ConfigError(unknown("kind of tables", kind, KINDS))

@@ -1,4 +1,4 @@
-"""A model that has a part without an ONNX form -> one graph of whole rows, by torch's own exporter."""
+"""A model with a part that has no ONNX form -> one graph for complete rows, by torch's exporter."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fieldwise.nn.model import Model
 
 
 class Combined(nn.Module):
-    """What a model makes of what was looked up."""
+    """The model from the looked-up vectors to logits."""
 
     def __init__(self, model: Model, names: list[str]) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Combined(nn.Module):
 
 
 def traced(model: Model, layout: Layout, of: str, from_ids: bool = False) -> Part:
-    """The model from what it looks up, or from its ids, to logits; `of` is the part that has no form of its own."""
+    """The graph from looked-up vectors, or from ids, to logits; `of` names the part that has no ONNX form."""
     ids = torch.zeros(2, sum(layout.widths), dtype=torch.int32)
     if from_ids:
         given, network = {"ids": ids}, model
@@ -47,7 +47,7 @@ def traced(model: Model, layout: Layout, of: str, from_ids: bool = False) -> Par
                 tuple(given.values()),
                 dynamo=True,
                 dynamic_shapes=shapes if from_ids else (shapes,),
-                input_names=[f"given_{name}" for name in names],  # the exporter calls other values by plain names
+                input_names=[f"given_{name}" for name in names],  # the exporter uses plain names for other values
                 output_names=["logits"],
                 opset_version=OPSET,
                 verbose=False,
@@ -63,7 +63,7 @@ def traced(model: Model, layout: Layout, of: str, from_ids: bool = False) -> Par
 
 
 def _checked(program: Any, of: str) -> Any:
-    """The exported model, whose operators are those of every other graph here."""
+    """The exported model; refused if it uses other operators than the other graphs here."""
     model = program.model_proto
     found = {(each.domain, each.version) for each in model.opset_import}
     if found != {("", OPSET)} or model.functions:
@@ -73,7 +73,7 @@ def _checked(program: Any, of: str) -> Any:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without what the exporter says of packages that are not there and of its own insides."""
+    """Hides the exporter's messages on missing packages and its internals."""
     log = logging.getLogger("torch.onnx")
     before = log.level
     log.setLevel(logging.ERROR)

@@ -32,13 +32,13 @@ from fieldwise.serving.refusals import KINDS, refuse
 from fieldwise.serving.service import Service
 
 JSON = "application/json"
-# How old the report of an A/B test may be, so that many viewers cost no more than one.
+# How old the report of an A/B test may be: many viewers then cost no more than one.
 REPORT_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request may ask, and how much may wait, and how many may be connected, in each worker."""
+    """Limits of each worker: the size of a request, how many may wait, how many connections may be open."""
 
     max_body: int = 4_000_000
     max_rows: int = 2000
@@ -51,7 +51,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Hooks:
-    """What the process around the application does: tell other workers to reload, and how many there are."""
+    """Calls into the process around the application: reload the other workers, and return how many reloaded."""
 
     reload_others: Callable[[Mapping[str, str]], int] = lambda _models: 1
 
@@ -100,7 +100,7 @@ class Application:
         self.service.close()
 
     async def _follow(self) -> None:
-        """Lets the histories see what other workers have acknowledged."""
+        """Counts in the histories the responses that other workers have logged."""
         while True:
             await asyncio.sleep(self.poll)
             if self.service.has_history:
@@ -116,7 +116,7 @@ class Application:
         for handler, form, model in posts:
             path, body = f"/{handler.__name__}", dict[str, Any]()
             self._bodies.append((form, body))
-            self._posted[path] = posted = _reading(form, handler)
+            self._posted[path] = posted = _parsing(form, handler)
             self.api.add_api_route(
                 path,
                 _routed(posted, handler.__name__),
@@ -130,7 +130,7 @@ class Application:
             self.api.add_api_route(f"/{asked.__name__}", asked, methods=["GET"], response_model=None)
 
     def _describe(self) -> None:
-        """Names the columns of the models that are served now in the interface's own description."""
+        """Puts the columns of the models in service into the OpenAPI description."""
         for form, body in self._bodies:
             body["schema"] = messages.schema_of(form, self.service.columns)
         self.api.openapi_schema = None
@@ -143,7 +143,7 @@ class Application:
         return answer(found)
 
     async def rank(self, asked: messages.RankRequest) -> Response:
-        """The candidates with the highest probabilities; the context is looked up once."""
+        """The candidates with the highest probabilities; the context is encoded once."""
         self._check_rows(len(asked.candidates))
         count = len(asked.candidates)
         given = asked.context, asked.candidates, asked.top, asked.arm, asked.log
@@ -154,7 +154,7 @@ class Application:
         return answer({"request_id": found.request_id, "arm": found.arm, "candidates": candidates})
 
     async def explain(self, asked: messages.ExplainRequest) -> Response:
-        """What each field and each pair of fields contribute to the logit of a row."""
+        """The contribution of each field and each pair of fields to the logit of a row."""
         arm, found = await self.gate.run(self.service.explain, asked.row, asked.arm)
         return answer({"arm": arm} | asdict(found))
 
@@ -163,7 +163,7 @@ class Application:
         event = Event(asked.request_id, asked.candidate, asked.label, asked.event_id, asked.more)
         try:
             async with asyncio.timeout(self.limits.timeout):
-                # Shielded: who gives up waiting does not take back what is being written.
+                # Shielded: a timeout must not cancel the write.
                 new = await asyncio.shield(asyncio.wrap_future(self.service.respond(event)))
         except TimeoutError:
             raise BusyError(f"not on the disk within {self.limits.timeout:g} seconds; send it again") from None
@@ -173,17 +173,17 @@ class Application:
         return answer({"new": new})
 
     async def reload(self) -> Response:
-        """Loads the bundles anew from where they were found at the start; a broken one is refused."""
+        """Loads the bundles again from the paths given at the start; a broken bundle is refused."""
         before = {arm.name: arm.model for arm in self.service.arms}
         await asyncio.to_thread(self.reload_here)
         models = {arm.name: arm.model for arm in self.service.arms}
-        # Since it was asked for: a signal may have begun to load the same meanwhile.
+        # Compared with the models before this request: a signal may have reloaded them meanwhile.
         changed = {name: model != before[name] for name, model in models.items()}
         workers = await asyncio.to_thread(self.hooks.reload_others, models)
         return answer({"changed": changed, "models": models, "workers": workers})
 
     def reload_here(self) -> None:
-        """Loads anew in this process."""
+        """Reloads the bundles in this process."""
         try:
             changed = self.service.reload()
         except Exception:
@@ -191,7 +191,7 @@ class Application:
             raise
         self._describe()
         if gc.get_freeze_count():
-            # What the worker set aside at its start may be no more in use.
+            # The worker froze its objects at the start; some of them are garbage now.
             gc.unfreeze()
             gc.collect()
             gc.freeze()
@@ -222,7 +222,7 @@ class Application:
         return answer({"values": found})
 
     async def abtest(self) -> Response:
-        """The report of the A/B test so far, at most a few seconds old."""
+        """The current report of the A/B test, at most a few seconds old."""
         async with self._reporting:
             if time.monotonic() > self._report[0]:
                 found = await asyncio.to_thread(self._fresh_report)
@@ -238,11 +238,11 @@ class Application:
             return {"arms": [], "days": [], "comparisons": [], "sample_ratio": None, "warnings": [str(error)]}
 
     async def health(self) -> Response:
-        """The process lives."""
+        """The process is alive."""
         return answer({"status": "ok"})
 
     async def ready(self) -> Response:
-        """The server can answer and log."""
+        """Whether the server can answer and write its log."""
         if self.service.log and not self.service.log.healthy:
             return answer({"detail": "the event log cannot be written"}, 503)
         return answer({"status": "ready"})
@@ -256,27 +256,27 @@ class Application:
             raise HTTPException(413, f"a request has at most {self.limits.max_rows} rows, found {found}")
 
     def _files(self) -> None:
-        """The page, and the description of the interface, from files of this machine alone."""
+        """The page and the description of the interface; all files come from this machine."""
         page.mount(self.api)
         swagger = _swagger_folder()
         self.api.mount("/static-offline-docs", StaticFiles(directory=swagger), "docs files")
         self.api.add_api_route("/docs", _docs, include_in_schema=False)
 
 
-def _reading(form: type[BaseModel], handler: Callable[[Any], Awaitable[Response]]) -> Posted:
-    """The handler behind a body of a form. It is read from its bytes, which refuses texts that are no Unicode."""
+def _parsing(form: type[BaseModel], handler: Callable[[Any], Awaitable[Response]]) -> Posted:
+    """Parses a body into its form and calls the handler. Parsing the bytes refuses texts that are not Unicode."""
 
-    async def read(kind: str, body: bytes) -> Response:
-        kind = kind.partition(";")[0].strip().lower()
-        if kind != JSON:
-            raise HTTPException(415, f"expected a body of {JSON}, found {shown(kind) or 'no Content-Type'}")
+    async def read(content_type: str, body: bytes) -> Response:
+        content_type = content_type.partition(";")[0].strip().lower()
+        if content_type != JSON:
+            raise HTTPException(415, f"expected a body of {JSON}, found {shown(content_type) or 'no Content-Type'}")
         return await handler(form.model_validate_json(body))
 
     return read
 
 
 def _routed(posted: Posted, name: str) -> Any:
-    """The same as a route, which describes the interface and answers what does not come through the guard."""
+    """The handler as a route, for the OpenAPI description and for requests that bypass the guard."""
 
     async def route(request: Request) -> Response:
         return await posted(request.headers.get("content-type", ""), await request.body())

@@ -1,7 +1,7 @@
-"""The connection before there is a request: how many there may be, how large its headers are, how long they take.
+"""Limits on connections: how many may be open, how large headers may be, and how long they may take to arrive.
 
-All of it comes before any token is looked at, so that a stranger can hold neither memory nor file handles. Once the
-headers are there the guard sees to the body; what is left of a body after the answer has as long as headers have.
+These hold before the token is checked, so a client without one cannot exhaust memory or file handles. The guard limits
+the body; the rest of a body that comes after the answer has the time limit of headers.
 """
 
 from __future__ import annotations
@@ -16,20 +16,19 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from fieldwise.serving.application import Limits
 
-# Who is refused for the number of connections has so long to read it, where not too many read at the same time.
+# A refused connection stays open this long, so the client can read why; at most so many stay open at a time.
 PARTING_SECONDS = 1.0
 MOST_PARTING = 64
 
 
 class Door(HttpToolsProtocol):
-    """uvicorn's protocol with limits. `parting` are the connections of all doors that were refused and may read so."""
+    """uvicorn's protocol with limits. All doors of a server share `parting`, the refused connections still open."""
 
     def __init__(self, *given: Any, limits: Limits, parting: set[Door], **named: Any) -> None:
         super().__init__(*given, **named)
         self.limits, self.parting = limits, parting
-        # Whether the next bytes are those of a request's headers, how many of them may still come, and whether the
-        # first have; how many requests have come as a whole.
-        self._in_head, self._left, self._begun, self._whole = True, limits.max_headers, False, 0
+        # Whether headers come next, how many bytes of them are left, whether some have come; requests received so far.
+        self._in_head, self._left, self._begun, self._received = True, limits.max_headers, False, 0
         self._refused = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -51,19 +50,19 @@ class Door(HttpToolsProtocol):
             self._feed(data[first : first + step] if len(data) > step else data)
 
     def _feed(self, piece: bytes) -> None:
-        """At most as many bytes as headers may have."""
+        """Parses a piece that is no longer than headers may be."""
         if self._refused:
-            # Who was turned away has sent its request and so can read; of others the rest is thrown away.
+            # A client that was turned away has now sent its request and read the answer; other bytes are dropped.
             if self in self.parting:
                 self.transport.close()
             return
         if self.transport.is_closing():
             return
-        rest, before = b"", self._whole
+        rest, before = b"", self._received
         if self._in_head and len(piece) > self._left:
             piece, rest = piece[: self._left], piece[self._left :]
         super().data_received(piece)
-        if self._in_head and self._whole == before:
+        if self._in_head and self._received == before:
             self._left -= len(piece)
             if not self._left:
                 self._refuse(431, f"headers have at most {self.limits.max_headers:,} bytes")
@@ -84,14 +83,14 @@ class Door(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._in_head, self._left = True, self.limits.max_headers
-        self._whole += 1
+        self._received += 1
         self._stop_timer()
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if not self._in_head and self._timer is None and not self.transport.is_closing():
-            # The answer did not wait for the body; the rest of it is read and thrown away.
+            # The answer did not wait for the body; the rest of the body is read and dropped.
             self._start_timer()
 
     def _start_timer(self) -> None:
@@ -110,8 +109,8 @@ class Door(HttpToolsProtocol):
             self.transport.close()
 
     def _turn_away(self) -> None:
-        """Says why, and leaves the client a moment to read it; where too many have one already, there is none."""
-        # Those who are being turned away are no connections that others must wait for.
+        """Answers why and gives the client a moment to read it; if too many are reading already, closes at once."""
+        # Refused connections do not count as open ones.
         self.connections.discard(self)
         self._refused = True
         if len(self.parting) >= MOST_PARTING:
@@ -121,7 +120,7 @@ class Door(HttpToolsProtocol):
         self._part(503, f"{self.limits.connections} connections are open already; come back in a second")
 
     def _refuse(self, status: int, text: str) -> None:
-        """Answers and closes; where an earlier request is still being answered it only closes."""
+        """Answers and closes; if an earlier request is still being answered, only closes."""
         self._refused = True
         if self.cycle is None or self.cycle.response_complete:
             self._part(status, text)
@@ -129,7 +128,7 @@ class Door(HttpToolsProtocol):
             self.transport.close()
 
     def _part(self, status: int, text: str) -> None:
-        """The last words. A socket that is closed while bytes come in would take them back: there is a moment more."""
+        """Answers and closes a moment later: closing at once, while bytes come in, would discard the answer."""
         self._say(status, text)
         self._stop_timer()
         self._timer = self.loop.call_later(PARTING_SECONDS, self.transport.close)
@@ -142,5 +141,5 @@ class Door(HttpToolsProtocol):
 
 
 def door(limits: Limits) -> Any:
-    """What makes the doors of one server, in place of a protocol's class."""
+    """The factory of a server's doors, which uvicorn takes instead of a protocol class."""
     return partial(Door, limits=limits, parting=set())

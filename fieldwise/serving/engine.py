@@ -1,6 +1,6 @@
-"""Raw rows -> probabilities, rankings and explanations in milliseconds: what a server puts behind HTTP.
+"""Raw rows -> probabilities, rankings and explanations in milliseconds; the server puts it behind HTTP.
 
-Neither torch nor pickle is needed. The numbers are the predictor's, to what float32 keeps.
+Needs neither torch nor pickle. The numbers equal the predictor's within float32 precision.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ class Engine:
         self._words = words
         order = [name for coder in self.coders for name in (*coder.encoder.schema.columns, *coder.raw.sources)]
         self.fields = tuple(facts[name] for name in dict.fromkeys(order))
-        # A row may also have what a raw file has and no field needs.
+        # A row may also have columns of the raw file that no field needs.
         self.columns = tuple(dict.fromkeys([*order, *(name for coder in self.coders for name in coder.raw.idle)]))
         self._known = frozenset(self.columns)
         self.has_history = any(coder.past for coder in self.coders)
-        # A history changes while others read it.
+        # One thread may change a history while others read it.
         self._lock: Any = threading.Lock() if self.has_history else nullcontext()
 
     @classmethod
     def load(cls, path: str | Path, threads: int = 1) -> Engine:
-        """Opens a run, a bundle or an exported folder; BundleError where it is none of them or damaged.
+        """Opens a run, a bundle or an exported folder; raises BundleError if it is damaged or none of these.
 
-        A network that was not exported yet is exported into its bundle on first load, which needs torch once.
+        The first load exports a network into its bundle if that was not done yet; only this needs torch.
         """
         folder = bundle.checked(Path(path))
         opened = bundle.opened(folder, partial(open_model, threads=threads), {})
@@ -75,13 +75,13 @@ class Engine:
             return cls(opened)
 
     def search(self, field: str, prefix: str = "", limit: int = 20) -> list[str]:
-        """Known values of a field that start with a prefix, whatever its case, the most frequent first."""
+        """Known values of a field that start with a prefix, ignoring case, the most frequent first."""
         self._check_names((field,), "")
         return self._words[field].search(prefix, limit) if field in self._words else []
 
     @property
     def model(self) -> dict[str, Any]:
-        """Facts for people and monitors, as plain JSON."""
+        """Facts about the model, as JSON values."""
         own, blend = self.bundle, self.bundle.blend
         members = zip(own.members or (own,), blend.members, blend.weights.tolist(), strict=True)
         return {
@@ -105,7 +105,7 @@ class Engine:
         }
 
     def check(self, row: Row, where: str = "") -> None:
-        """Refuses a row with a name that is no column, with the nearest one."""
+        """Refuses a row with an unknown column; the error suggests the nearest one."""
         if not isinstance(row, Mapping):
             raise DataError(f"a row is an object of fields and values, found {type(row).__name__}" + _at(where))
         if not self._known.issuperset(row):
@@ -125,10 +125,10 @@ class Engine:
         return self.bundle.probabilities(self._ids(column_of(rows), len(rows)))
 
     def rank(self, context: Row, candidates: Sequence[Row], top: int | None = None) -> tuple[NDArray[np.int64], Floats]:
-        """The numbers of the best candidates, the most probable first, ties in their order, and their probabilities.
+        """Indices of the best candidates, the most probable first (ties in their order), and their probabilities.
 
-        A row is the context with the candidate's values over it. What is the same in all rows, and what the model makes
-        of it, is computed once, once a set of context fields has come before; `model` says where that cannot be.
+        A row is the context overwritten with the candidate's values. From the second request with the same context
+        fields on, their part of the model is computed once for all rows; `model` says for which models it cannot be.
         """
         self.check(context, "context")
         for number, candidate in enumerate(candidates):
@@ -142,7 +142,7 @@ class Engine:
     def _ranked(self, context: Row, candidates: Sequence[Row]) -> Floats:
         """The logits of candidates over a context."""
         names = set().union(*candidates)
-        column, once, count = ranked_column(context, candidates, names), column_of([context]), len(candidates)
+        column, alone, count = ranked_column(context, candidates, names), column_of([context]), len(candidates)
         each = []
         for member in self.bundle.blend.members:
             coder = self._coder_of[id(member.encoder)]
@@ -151,9 +151,9 @@ class Engine:
             split = member.model.split(others) if rows else None
             with self._lock:
                 if split:
-                    shared, own = coder.ids(once, 1, others), coder.ids(column, count, rows)
+                    shared, own = coder.ids(alone, 1, others), coder.ids(column, count, rows)
                 else:
-                    own = coder.ids(column, count) if rows else coder.ids(once, 1)
+                    own = coder.ids(column, count) if rows else coder.ids(alone, 1)
             logits = split(shared, own) if split else member.model.logits(own)
             each.append(member.corrected(logits if rows else np.repeat(logits, count)))
         return self.bundle.blend.weighted(each)
@@ -193,7 +193,7 @@ class Engine:
                 coder.count(row, float(label), time)
 
     def value(self, row: Row, name: str) -> Any:
-        """What a row has in a column, or what is made of its raw ones."""
+        """A row's value in a column, given or derived from its raw columns."""
         coder = next((coder for coder in self.coders if name in coder.encoder.schema.columns), self.coders[0])
         (found,) = coder.raw.over(column_of([row]))(name)
         return found
@@ -203,18 +203,18 @@ class Engine:
         return all(member.model.exact for member in self.bundle.blend.members)
 
     def _ids(self, column: Column, rows: int) -> NDArray[np.int32]:
-        """The ids (n, C) of rows, those of several encoders joined."""
+        """The ids (n, C) of rows, joined over the encoders."""
         with self._lock:
             return join(self.bundle.encoder, [coder.ids(column, rows) for coder in self.coders])
 
     @cached_property
     def _blank(self) -> Scored:
-        """The row without any field."""
+        """The row in which every field is missing."""
         ids = join(self.bundle.encoder, [missing_row(coder.layout) for coder in self.coders])
         return Scored(ids, self.bundle.logits(ids))
 
     def _terms(self, row: Scored) -> Terms:
-        """Why a row has its logit."""
+        """The terms of a row's logit."""
         if not self._exact:
             return occluded(self.bundle.logits, row, self._blank, self._layout, self.bundle.encoder.names)
         blend = self.bundle.blend

@@ -1,4 +1,4 @@
-"""How an exported folder differs from the bundle that it came from, on rows whose responses are known."""
+"""How an exported folder's predictions differ from its bundle's, on labelled rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEP = 5000
 
 
 def differences(source: Path, exported: Path, rows: Path) -> dict[str, Any]:
-    """AUC and log loss of both on a raw file with the label column, and the largest difference of a probability."""
+    """AUC and log loss of both on a labelled raw file, and the largest difference between two probabilities."""
     predictor, engine = Predictor.load(source), Engine.load(exported)
     label, columns = predictor.schema.label, predictor.schema.columns
     labels: list[NDArray[Any]] = []

@@ -1,4 +1,4 @@
-"""Scoring away from the event loop, with a bound on how much may wait and for how long."""
+"""Scoring in a thread beside the event loop, with limits on how many requests wait and for how long."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any, ParamSpec, TypeVar
 
 from fieldwise.config.errors import FieldwiseError
 
-# Work that takes less than this is done in place when no request waits: another thread would take longer to wake.
+# Shorter work is done on the event loop when no request waits: waking the thread would take longer.
 IN_PLACE_SECONDS = 0.005
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class FullError(FieldwiseError):
-    """As many requests wait as may."""
+    """The queue is full."""
 
 
 class LateError(FieldwiseError):
-    """A request took longer than it may; `begun` says whether it was being scored."""
+    """A request timed out; `begun` says whether scoring had started."""
 
     def __init__(self, text: str, begun: bool) -> None:
         super().__init__(text)
@@ -30,17 +30,17 @@ class LateError(FieldwiseError):
 
 
 class Gate:
-    """One thread that works, and at most `most` requests that are being worked on or wait."""
+    """One scoring thread, and at most `most` requests that are being scored or wait."""
 
     def __init__(self, most: int, timeout: float, gauge: Any) -> None:
         self.most, self.timeout, self.gauge = most, timeout, gauge
         self.inside = 0
-        # Of one row, by what scoring took so far.
+        # Seconds to score one row, a moving average.
         self.seconds = math.inf
         self.pool = ThreadPoolExecutor(1, "scoring")
 
     async def score(self, rows: int, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
-        """As `run`, for work on `rows` rows. A few rows are done in place when no other request waits."""
+        """Like `run`, for work on `rows` rows. A few rows are scored on the event loop if no other request waits."""
 
         def timed() -> T:
             began = time.perf_counter()
@@ -52,7 +52,7 @@ class Gate:
         if self.inside == 0 and rows * self.seconds < IN_PLACE_SECONDS:
             self._enter()
             try:
-                # Those that came in the same moment are counted first.
+                # Lets requests that came at the same moment enter before the check.
                 await asyncio.sleep(0)
                 if self.inside == 1:
                     return timed()
@@ -61,7 +61,7 @@ class Gate:
         return await self.run(timed)
 
     async def run(self, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
-        """What `work` returns; refused at once where too many wait, given up where it takes too long."""
+        """The result of `work`; raises FullError at once if too many wait, LateError after the timeout."""
         self._enter()
         task = self.pool.submit(work, *given, **named)
         try:
@@ -73,7 +73,7 @@ class Gate:
                 f"no answer within {self.timeout:g} seconds; send fewer rows, or come back", begun
             ) from None
         finally:
-            # Scoring whose client has gone runs on, and keeps its place until it ends.
+            # Scoring whose client is gone goes on and keeps its place until it ends.
             if task.cancel() or task.done():
                 self._leave()
             else:

@@ -1,4 +1,4 @@
-"""What stands before every request: who asks, the token, the size of the body, the time it takes, and the meters."""
+"""Checks before every request: origin, token, size of the body, time it takes to arrive; and its meters."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 # The answer to a POST: the type of its body as the client gives it, and the body.
 Posted = Callable[[str, bytes], Awaitable[Response]]
-# What can be asked without the token: that the server lives, the page and the description of the interface.
+# Paths that need no token: health, the page and the description of the interface.
 OPEN = frozenset(("/", "/health", "/ready", "/docs", "/openapi.json", "/redoc"))
 OPEN_FOLDERS = ("/static/", "/static-offline-docs/")
 SHORTEST_TOKEN = 16
 JSON = b"application/json"
-# Methods that only look.
+# Methods that change nothing.
 SAFE = frozenset(("GET", "HEAD"))
 # A name or an address with a port or without, as in Host, and behind http:// in Origin.
 HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
-OTHER_SITE = "a page of another site may not ask this server to do something"
+OTHER_SITE = "pages of other sites may not send requests that change something"
 LOOPBACK = "without --token-file the server answers only to 127.0.0.1, ::1 and localhost"
 
 
 class Guard:
-    """ASGI middleware; it answers by itself what must not come further, and hands a POST to one of `posted` at once,
-    without the search for a route and what else stands before it."""
+    """ASGI middleware that refuses bad requests. A POST to a path of `posted` goes straight to its handler, which saves
+    the search for a route and the other middleware."""
 
     def __init__(
         self,
@@ -60,20 +60,21 @@ class Guard:
         began = time.perf_counter()
         status = 500
 
-        async def noting(message: Message) -> None:
+        async def send_and_note(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
             await send(message)
 
         try:
-            await self._pass(scope, receive, noting)
+            await self._handle(scope, receive, send_and_note)
         finally:
             self.meters.request(scope["path"], status, time.perf_counter() - began)
 
-    async def _pass(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def _handle(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
-        refused = self._stranger(scope["method"], scope["headers"], headers) or self._tokenless(scope["path"], headers)
+        refused = self._refuse_other_sites(scope["method"], scope["headers"], headers)
+        refused = refused or self._refuse_without_token(scope["path"], headers)
         if refused:
             await answer(send, *refused)
             return
@@ -96,11 +97,13 @@ class Guard:
             found = refuse(error)
         await found(scope, receive, send)
 
-    def _stranger(
+    def _refuse_other_sites(
         self, method: str, all_headers: list[tuple[bytes, bytes]], headers: dict[bytes, bytes]
     ) -> tuple[int, str] | None:
-        """Refuses what a page of another site sends through a browser: without a token only this machine may ask, by
-        one of its own names, and with one, too, no page changes anything here that has no place of its own."""
+        """Refuses what a page of another site sends through a browser.
+
+        Without a token only this machine may ask, by one of its own names. With one, a page without an origin of its
+        own, such as a file, may not change anything."""
         if len(headers) < len(all_headers) and any(_repeated(all_headers, name) for name in (b"host", b"origin")):
             return 400, "a request has one Host and one Origin at most"
         if not self.token and not _is_own(headers.get(b"host", b"")):
@@ -116,7 +119,7 @@ class Guard:
             return 403, OTHER_SITE
         return None
 
-    def _tokenless(self, path: str, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
+    def _refuse_without_token(self, path: str, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
         """Refuses a request without the token, where one is needed."""
         if not self.token or path in OPEN or path.startswith(OPEN_FOLDERS):
             return None
@@ -125,7 +128,7 @@ class Guard:
         return 401, "the token is missing or wrong; send the header `Authorization: Bearer TOKEN`"
 
     async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes | None:
-        """The whole body, or None where it is too large."""
+        """The complete body; None if it is too large."""
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length) > self.max_body:
             return None
@@ -143,21 +146,21 @@ class Guard:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Gives the body once, and then what the connection says."""
-    given = False
+    """A `receive` that returns the body that was read, then the connection's next messages."""
+    sent = False
 
     async def next_message() -> Message:
-        nonlocal given
-        if given:
+        nonlocal sent
+        if sent:
             return await receive()
-        given = True
+        sent = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return next_message
 
 
 async def answer(send: Send, status: int, text: str, *headers: tuple[bytes, bytes]) -> None:
-    """A refusal as JSON, in the form of all others."""
+    """Sends a refusal as JSON."""
     body = json.dumps({"detail": text}).encode()
     more = [(b"content-type", JSON), (b"content-length", str(len(body)).encode()), *headers]
     if status == 401:
@@ -172,12 +175,12 @@ def _repeated(headers: list[tuple[bytes, bytes]], name: bytes) -> bool:
 
 @lru_cache(64)
 def _is_own(host: bytes) -> bool:
-    """Whether a Host header names this machine to itself."""
+    """Whether a Host header is a loopback name or address."""
     return is_loopback(_host(host.decode("latin-1")))
 
 
 def _host(text: str) -> str:
-    """The name in a Host header, without its port; nothing where it is no host.
+    """The name in a Host header, without its port; empty if the header is malformed.
 
     >>> _host("localhost:8400"), _host("[::1]:80"), _host("[::1"), _host("a@b")
     ('localhost', '::1', '', '')
@@ -187,7 +190,7 @@ def _host(text: str) -> str:
 
 
 def origin_host(origin: str) -> str:
-    """The host of an Origin header; nothing where it has none, as `null`, `file://` and what cannot be read.
+    """The host of an Origin header; empty if it has none, such as `null` and `file://`, or is malformed.
 
     >>> origin_host("http://localhost:8400"), origin_host("null"), origin_host("file://")
     ('localhost', '', '')
@@ -212,7 +215,7 @@ def is_loopback(host: str) -> bool:
 
 
 def read_token(file: Path | None, host: str) -> str:
-    """The token that requests must carry; none only where the server is reachable from this machine alone."""
+    """The token that requests must carry; it may be empty only if no other machine can reach the server."""
     if file is None:
         if not is_loopback(host):
             raise ConfigError(f"a server that others can reach needs --token-file FILE, found --host {host} without it")

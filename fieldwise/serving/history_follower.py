@@ -1,7 +1,7 @@
-"""Histories that follow the event log: each counted response, once, in the log's order.
+"""Histories that follow the event log: each response is counted once, in the log's order.
 
-Every process holds its own state and reads the same log, so that all of them pass through the same states. What a
-process has acknowledged itself it has counted; what another one has acknowledged it counts at its next look.
+Every process keeps its own counts and reads the same log, so all of them go through the same states. A process counts
+the responses it acknowledges itself at once, and those of other processes when it next reads the log.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from fieldwise.abtest.event_log import EventLog, Outcome
 from fieldwise.data.history.history import moment
 from fieldwise.serving.engine import Engine
 
-# Impressions may be written a little later than they were shown.
+# Impressions may be logged a little later than they were shown.
 SLACK = 60.0
 
 
 class Follower:
-    """An engine's place in the log.
+    """An engine's position in the log.
 
-    A bundle whose history has a time column counts the responses to rows that are later than its training rows. One
-    without counts what came after it was first served with this log, and takes what came before for trained on.
+    A bundle whose history has a time column counts the responses to rows later than its training rows. Without one it
+    counts the responses logged after it was first served with this log: it may have been trained on earlier ones.
     """
 
     def __init__(self, engine: Engine, model: str, log: EventLog) -> None:
@@ -35,7 +35,7 @@ class Follower:
         self._lock = threading.Lock()
 
     def catch_up(self) -> int:
-        """Reads all that the log has gained; returns how many responses that were."""
+        """Reads the log's new responses and returns how many there were."""
         read = 0
         with self._lock:
             while found := self.log.outcomes(self.seq):
@@ -51,18 +51,18 @@ class Follower:
             if self._is_new(outcome.seq, row):
                 self.engine.history_event(row, outcome.label)
         except Exception as error:
-            # It will fail in every process and at every start; the log must not stop for it.
+            # It fails in every process and at every start; the responses after it must be counted all the same.
             reason = (str(error) or type(error).__name__).splitlines()[0]
-            print(f"event {outcome.seq} is in no history: {reason}", file=sys.stderr, flush=True)
+            print(f"event {outcome.seq} was not counted in the history: {reason}", file=sys.stderr, flush=True)
 
     def _is_new(self, seq: int, row: dict[str, Any]) -> bool:
-        """Whether a response is none of those that the bundle was trained on."""
+        """Whether the bundle was not trained on this response."""
         found = moment(self.engine.value(row, self.clock[0]), self.clock[0]) if self.clock else None
         return seq > self._start if self.clock is None or found is None else found > self.clock[1]
 
 
 def clock_of(engine: Engine) -> tuple[str, float] | None:
-    """The time column of an engine's histories, and the moment that they had come to when they were saved."""
+    """The time column of an engine's histories, and the last time they had counted when they were saved."""
     histories = [coder.past.history for coder in engine.coders if coder.past]
     clocks = {history.clock for history in histories}
     if len(clocks) != 1 or "" in clocks:
@@ -71,7 +71,7 @@ def clock_of(engine: Engine) -> tuple[str, float] | None:
 
 
 class Closer:
-    """Gives rows without a response after `wait` seconds a response of 0; one process of a log does it."""
+    """Logs a response of 0 for rows without one after `wait` seconds; only one process of a log may do so."""
 
     def __init__(self, log: EventLog, wait: float) -> None:
         self.log, self.wait, self.done = log, wait, 0.0
@@ -81,5 +81,5 @@ class Closer:
         after = self.done
         while after < before:
             after = self.log.close_unanswered(after, before)
-            # Rows of one moment may be more than one step takes; it goes over them once more, which changes nothing.
+            # One step may not cover all rows of one time; the next repeats some of them, which changes nothing.
         self.done = max(0.0, before - SLACK)

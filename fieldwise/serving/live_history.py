@@ -1,6 +1,6 @@
-"""A history in service: keys and moments from the values of a request, a few events that wait, events that come.
+"""A history in service: keys and times from the values of a request, waiting events, new events.
 
-What is counted and told is data/history's; here is only what a request needs to be quick.
+data/history does the counting; here is only what makes it fast for few rows.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from fieldwise.data.history.history import History, moment, spelt, text_hashes
 from fieldwise.data.kinds.kind import BY_BUCKET, Coder
 
 Column = Callable[[str], Sequence[Any]]
-# Above this many comparisons with waiting events, a copy of the history that has run on is cheaper.
+# Above this many comparisons with waiting events, it is cheaper to copy the history and count them in the copy.
 MOST_COMPARISONS = 5_000_000
 
 
 class Past:
-    """The history of an encoder. It is not safe for several threads at once: its owner locks."""
+    """The history of an encoder. Not thread-safe: its owner locks."""
 
     def __init__(self, encoder: Encoder, history: History) -> None:
         self.history, self.settings = history, history.settings
@@ -39,7 +39,7 @@ class Past:
         return self.history.ids(self.history.told(self._counted(keys, times)))
 
     def keys(self, column: Column) -> Keys:
-        """As History.keys: a number counts by its bucket, all else by its text."""
+        """Like History.keys: a number is keyed by its bucket, everything else by its text."""
         hashes = {}
         for name in self.settings.columns:
             if name in self.buckets:
@@ -49,13 +49,13 @@ class Past:
         return self.history.mixed_keys(hashes)
 
     def times(self, column: Column, rows: int) -> Floats:
-        """The moments of rows; one without a time comes just after all that was counted."""
+        """The times of rows; a row without one comes just after everything counted so far."""
         clock = self.history.clock
         given = np.array([moment(value, clock) for value in column(clock)], dtype=np.float64) if clock else None
         return self.history.times(given, rows)
 
     def add(self, column: Column, label: float, time: float | None) -> None:
-        """Counts an event. One that is told late counts from the last moment that was counted."""
+        """Counts an event. One that arrives late counts from the last time counted so far."""
         keys = self.keys(column)
         if not self.settings.time:
             self.history.counts.add(keys, np.array([label]))
@@ -66,7 +66,7 @@ class Past:
         self.history.replay(keys, np.array([label]), np.array([max(when, self.history.end)]))
 
     def _counted(self, keys: Keys, times: Floats) -> Floats:
-        """As History.counted; a few events that wait are added to what the table says, with no copy of it."""
+        """Like History.counted, but adds a few waiting events to the table's counts without copying the table."""
         history, waiting = self.history, self.history.waiting
         if not len(waiting.times):
             return history.counts.look(keys, times)

@@ -1,4 +1,4 @@
-"""What requests and answers look like; the descriptions are those of the interface's own page at /docs."""
+"""Forms of requests and answers; the page at /docs shows their descriptions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCALARS = frozenset((str, int, float, bool, type(None)))
 
 
 def plain(row: dict[str, Any]) -> dict[str, Any]:
-    """Refuses a value that no field can have. By hand, because a union of types takes four times as long to check."""
+    """Refuses a value that no field can have. Checked by hand: a union of types takes four times as long."""
     kinds = set(map(type, row.values()))
     if not kinds <= SCALARS or float in kinds:
         for name, value in row.items():
@@ -43,12 +43,12 @@ Fields = Annotated[
         }
     ),
 ]
-ArmName = Annotated[str, Field(description="Ask this arm instead of the one of the split field; reports leave it out.")]
-Logged = Annotated[bool, Field(description="false: not an impression, so it is not logged.")]
+ArmName = Annotated[str, Field(description="Use this arm instead of the split field's; reports leave the request out.")]
+Logged = Annotated[bool, Field(description="false: this is not an impression; do not log it.")]
 
 
 class Request(BaseModel):
-    """Unknown names are refused rather than overlooked."""
+    """A request; unknown names are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -84,8 +84,8 @@ class PredictAnswer(BaseModel):
 
 class RankRequest(Request):
     context: Fields = Field(default_factory=dict)
-    candidates: list[Fields] = Field(description="What each candidate adds to the context, or has instead of it.")
-    top: Annotated[int, Field(ge=1, le=2**31)] | None = Field(None, description="How many to return; all without it.")
+    candidates: list[Fields] = Field(description="The fields of each candidate; they overwrite those of the context.")
+    top: Annotated[int, Field(ge=1, le=2**31)] | None = Field(None, description="How many to return; without it, all.")
     arm: ArmName = ""
     log: Logged = True
 
@@ -126,17 +126,17 @@ class ExplainAnswer(BaseModel):
 class EventRequest(Request):
     request_id: str = Field(pattern="^[0-9a-f]{32}$", description="As /predict or /rank gave it.")
     candidate: int = Field(0, ge=0, lt=2**31, description="The candidate's index, or the row's, from 0.")
-    label: int = Field(1, ge=0, le=1, description="1: a click, a purchase ...; 0: surely none.")
+    label: int = Field(1, ge=0, le=1, description="1: a click, a purchase ...; 0: certainly none.")
     event_id: str = Field(
         "",
         pattern="^[!-~]{0,200}$",
-        description="The same id counts once. Without one, a row has one event of each label.",
+        description="Events with the same id count once. Without an id, a row has one event of each label.",
     )
-    more: dict[str, Scalar] = Field(default_factory=dict, description="Anything to keep with it in the log.")
+    more: dict[str, Scalar] = Field(default_factory=dict, description="Anything else to keep in the log.")
 
 
 class EventAnswer(BaseModel):
-    new: bool = Field(description="false: this event was known already and counts once.")
+    new: bool = Field(description="false: the event was already in the log and counts once.")
 
 
 class ReloadAnswer(BaseModel):
@@ -152,14 +152,17 @@ class Refusal(BaseModel):
 REFUSALS: dict[int | str, dict[str, Any]] = {
     400: {"model": Refusal, "description": "The body is not JSON."},
     401: {"model": Refusal, "description": "The token is missing or wrong."},
-    403: {"model": Refusal, "description": "A page of another site asks; without a token only this machine may."},
-    404: {"model": Refusal, "description": "The request that an event names never was."},
+    403: {
+        "model": Refusal,
+        "description": "Sent by a page of another site or, without a token, from elsewhere.",
+    },
+    404: {"model": Refusal, "description": "The event names an unknown request."},
     408: {"model": Refusal, "description": "The headers or the body came too slowly."},
-    409: {"model": Refusal, "description": "Not as this server stands: a broken bundle, or no event log."},
+    409: {"model": Refusal, "description": "A bundle is broken, or the server has no event log."},
     413: {"model": Refusal, "description": "The body, or the number of rows, is too large."},
-    415: {"model": Refusal, "description": "The body is not said to be JSON."},
-    422: {"model": Refusal, "description": "A field is unknown, or a value is not what it should be."},
-    429: {"model": Refusal, "description": "Too many requests wait; see Retry-After."},
+    415: {"model": Refusal, "description": "The Content-Type is not JSON."},
+    422: {"model": Refusal, "description": "A field is unknown, or a value is invalid."},
+    429: {"model": Refusal, "description": "Too many requests are waiting; see Retry-After."},
     431: {"model": Refusal, "description": "The headers are too large."},
     503: {
         "model": Refusal,

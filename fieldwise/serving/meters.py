@@ -1,4 +1,4 @@
-"""What Prometheus sees of a server: requests, how long they take, rows, arms, events, reloads."""
+"""Prometheus metrics of a server: requests and their durations, rows, arms, events, reloads."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class Meters:
     """The meters of one application."""
 
     def __init__(self) -> None:
-        own = self.registry = CollectorRegistry()
-        self.requests = Counter("fieldwise_requests", "Requests answered.", ["path", "status"], registry=own)
+        registry = self.registry = CollectorRegistry()
+        self.requests = Counter("fieldwise_requests", "Requests answered.", ["path", "status"], registry=registry)
         self.seconds = Histogram(
-            "fieldwise_request_seconds", "Time to answer.", ["path"], registry=own, buckets=SECONDS
+            "fieldwise_request_seconds", "Time to answer.", ["path"], registry=registry, buckets=SECONDS
         )
-        self.errors = Counter("fieldwise_errors", "Requests answered with a status of 500 or more.", registry=own)
-        self.rows = Counter("fieldwise_rows", "Rows scored.", ["path", "arm"], registry=own)
-        self.arms = Counter("fieldwise_arm_requests", "Requests by arm.", ["arm"], registry=own)
-        self.events = Counter("fieldwise_events", "Events acknowledged.", ["label", "new"], registry=own)
-        self.reloads = Counter("fieldwise_reloads", "Attempts to load bundles anew.", ["result"], registry=own)
+        self.errors = Counter("fieldwise_errors", "Requests answered with a status of 500 or more.", registry=registry)
+        self.rows = Counter("fieldwise_rows", "Rows scored.", ["path", "arm"], registry=registry)
+        self.arms = Counter("fieldwise_arm_requests", "Requests by arm.", ["arm"], registry=registry)
+        self.events = Counter("fieldwise_events", "Events acknowledged.", ["label", "new"], registry=registry)
+        self.reloads = Counter("fieldwise_reloads", "Attempts to reload bundles.", ["result"], registry=registry)
         self.waiting = Gauge(
-            "fieldwise_in_progress", "Requests being scored or waiting.", registry=own, multiprocess_mode="livesum"
+            "fieldwise_in_progress", "Requests being scored or waiting.", registry=registry, multiprocess_mode="livesum"
         )
 
     def request(self, path: str, status: int, seconds: float) -> None:
@@ -44,15 +44,15 @@ class Meters:
             self.errors.inc()
 
     def scored(self, path: str, rows: dict[str, int]) -> None:
-        """Rows by arm of one request."""
+        """Counts the rows of one request, by arm."""
         for arm, count in rows.items():
             self.rows.labels(path, arm).inc(count)
             self.arms.labels(arm).inc()
 
     def text(self) -> bytes:
-        """All of it as Prometheus reads it; of all workers where there are several."""
+        """The metrics of all workers in Prometheus' text format."""
         if SHARED not in os.environ:
             return generate_latest(self.registry)
-        together = CollectorRegistry()
-        MultiProcessCollector(together)  # type: ignore[no-untyped-call]
-        return generate_latest(together)
+        combined = CollectorRegistry()
+        MultiProcessCollector(combined)  # type: ignore[no-untyped-call]
+        return generate_latest(combined)

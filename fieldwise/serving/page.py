@@ -14,15 +14,15 @@ from fastapi import FastAPI, Request, Response
 from fastapi.staticfiles import StaticFiles
 
 STATIC = Path(__file__).parent / "static"
-# The sheet for maps that plotly 7 adds when it is loaded. Another version's is refused, and the charts are the same.
+# The style sheet for maps that plotly 7 adds. The browser refuses another version's, which charts do not need.
 MAPS = "'sha256-ji27qzEtxXZW+7dun6UwjHXJ18e6WAin1VvNtkzIE/o='"
-# Scripts and requests are of this server alone. Plotly sets styles of single elements and draws heat maps as images.
+# Scripts and requests only from and to this server. Plotly sets inline styles and draws heat maps as images.
 POLICY = (
     f"default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self' {MAPS}; "
     "style-src-attr 'unsafe-inline'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 SAFE = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
-# Asked for again each time, and answered with 304 as long as the file is the same.
+# The browser asks each time and gets 304 while the file is unchanged.
 OWN = SAFE | {"Cache-Control": "no-cache"}
 LIBRARY = SAFE | {"Cache-Control": "public, max-age=86400", "Vary": "Accept-Encoding"}
 
@@ -38,10 +38,10 @@ class PageFiles(StaticFiles):
 
 @dataclass(frozen=True)
 class Library:
-    """The chart library as it is sent: whole, and packed to a third of that."""
+    """The chart library as it is sent: plain, or compressed to a third."""
 
-    whole: bytes
-    packed: bytes
+    plain: bytes
+    compressed: bytes
     tag: str
 
 
@@ -51,8 +51,8 @@ def library() -> Library:
     found = find_spec("plotly")
     assert found is not None
     assert found.origin is not None
-    whole = (Path(found.origin).parent / "package_data" / "plotly.min.js").read_bytes()
-    return Library(whole, gzip.compress(whole, 6, mtime=0), f'"{hashlib.sha256(whole).hexdigest()[:16]}"')
+    plain = (Path(found.origin).parent / "package_data" / "plotly.min.js").read_bytes()
+    return Library(plain, gzip.compress(plain, 6, mtime=0), f'"{hashlib.sha256(plain).hexdigest()[:16]}"')
 
 
 def plotly(request: Request) -> Response:
@@ -63,8 +63,8 @@ def plotly(request: Request) -> Response:
         return Response(status_code=304, headers=headers)
     kind = "text/javascript"
     if "gzip" in request.headers.get("accept-encoding", ""):
-        return Response(file.packed, headers=headers | {"Content-Encoding": "gzip"}, media_type=kind)
-    return Response(file.whole, headers=headers, media_type=kind)
+        return Response(file.compressed, headers=headers | {"Content-Encoding": "gzip"}, media_type=kind)
+    return Response(file.plain, headers=headers, media_type=kind)
 
 
 def mount(api: FastAPI) -> None:

@@ -1,7 +1,7 @@
 """The processes of a server: one, or a parent that holds the socket and watches its workers.
 
-Workers share the socket and load their own models. SIGHUP, or /reload at any worker, makes all of them load anew;
-SIGTERM lets each end what is under way. A worker that dies is replaced.
+Workers share the socket, and each loads its own models. SIGHUP, or a POST to /reload at any worker, makes all of them
+reload; on SIGTERM each finishes its open requests and exits. The parent replaces a worker that dies.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any
 from fieldwise.abtest.event_log import EventLog
 from fieldwise.abtest.router import Router
 from fieldwise.config.errors import ConfigError, FieldwiseError
-from fieldwise.config.files import whole_file
+from fieldwise.config.files import write_whole
 from fieldwise.serving.application import Application, Hooks, Limits
 from fieldwise.serving.history_follower import Closer
 from fieldwise.serving.meters import SHARED
@@ -44,7 +44,7 @@ NO_LOG = "none"
 
 @dataclass(frozen=True)
 class Settings:
-    """All that `fieldwise serve` was told."""
+    """The options of `fieldwise serve`."""
 
     sources: tuple[str, ...]
     arms: tuple[str, ...]
@@ -74,17 +74,17 @@ class Settings:
 
 
 def serve(settings: Settings, say: Any) -> None:
-    """Serves until it is told to stop."""
+    """Serves until SIGTERM or SIGINT."""
     router = settings.router
     with _listen(settings.host, settings.port) as listening:
-        what = f"serving {', '.join(router.arms)} at {_shown(listening)}"
-        # Until the loop can reload, a SIGHUP must not end the process.
+        banner = f"serving {', '.join(router.arms)} at {_url(listening)}"
+        # SIGHUP would end the process before the event loop can handle it.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         if settings.workers == 1:
             worker = Worker(settings, None, 0)
-            worker.run(listening, lambda: say(f"{what}  (docs: {_shown(listening)}/docs, stop: Ctrl-C)"))
+            worker.run(listening, lambda: say(f"{banner}  (docs: {_url(listening)}/docs, stop: Ctrl-C)"))
         else:
-            _Parent(settings, listening).run(lambda: say(f"{what} with {settings.workers} workers"))
+            _Parent(settings, listening).run(lambda: say(f"{banner} with {settings.workers} workers"))
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -101,27 +101,27 @@ def _listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def _shown(listening: socket.socket) -> str:
+def _url(listening: socket.socket) -> str:
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class Worker:
-    """One process that answers."""
+    """One process that answers requests; with several workers they share the folder `room`, each under its number."""
 
     def __init__(self, settings: Settings, room: Path | None, number: int) -> None:
         self.settings, self.room, self.number = settings, room, number
-        opened = None if settings.log == NO_LOG else partial(EventLog, settings.log)
-        with self._alone():
+        open_log = None if settings.log == NO_LOG else partial(EventLog, settings.log)
+        with self._loading_lock():
             paths = [Path(source) for source in settings.sources]
-            self.service = Service(paths, settings.router, opened, trial=self._tried)
+            self.service = Service(paths, settings.router, open_log, trial=self._try_once)
         if self.service.log and number == 0:
             self.service.log.declare(settings.router)
         self.application = Application(self.service, settings.token, settings.limits, Hooks(self._reload_others))
-        self._note()
+        self._publish_models()
 
     def run(self, listening: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
-        """Answers until SIGTERM or SIGINT, and then ends what is under way."""
+        """Answers until SIGTERM or SIGINT, then finishes the open requests."""
         import uvicorn
 
         from fieldwise.serving.door import door
@@ -138,11 +138,11 @@ class Worker:
             backlog=2048,
         )
         server = uvicorn.Server(config)
-        # uvicorn takes these signals while it serves, and raises them again once all is done.
+        # uvicorn handles these signals while it serves, and raises them again when it has finished.
         for kind in (signal.SIGTERM, signal.SIGINT):
             signal.signal(kind, lambda *_: sys.exit(0))
-        threading.Thread(target=self._house_keeping, daemon=True).start()
-        # What lives as long as the process need not be walked over again and again while requests wait.
+        threading.Thread(target=self._housekeeping, daemon=True).start()
+        # The garbage collector skips what lives as long as the process.
         gc.collect()
         gc.freeze()
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
@@ -160,15 +160,15 @@ class Worker:
 
     def _reload_on_signal(self) -> None:
         try:
-            with self._alone():
+            with self._loading_lock():
                 self.application.reload_here()
         except Exception as error:
             print(f"not reloaded, the old bundles stay: {error}", file=sys.stderr, flush=True)
-        self._note()
+        self._publish_models()
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """One worker after the other: the first may have to export the bundle, and memory is spared."""
+    def _loading_lock(self) -> Iterator[None]:
+        """Workers load one after the other: the first may have to export the bundle, and loading needs memory."""
         if self.room is None:
             yield
             return
@@ -176,8 +176,8 @@ class Worker:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
-    def _tried(self, path: Path) -> str:
-        """As `tried`, once for all workers."""
+    def _try_once(self, path: Path) -> str:
+        """`tried`, whose result all workers share."""
         note = self.room / f"tried-{fingerprint(path)}" if self.room else None
         if note and note.is_file():
             return note.name.removeprefix("tried-")
@@ -186,31 +186,30 @@ class Worker:
             (self.room / f"tried-{version}").touch()
         return version
 
-    def _note(self) -> None:
-        """Leaves a note of what this worker serves, for those who wait for a reload."""
+    def _publish_models(self) -> None:
+        """Writes down which models this worker serves; a worker that waits for a reload reads it."""
         if self.room:
             models = {arm.name: arm.model for arm in self.service.arms}
-            with whole_file(self.room / f"worker-{self.number}.json") as file:
-                file.write_text(json.dumps(models), encoding="utf-8")
+            write_whole(self.room / f"worker-{self.number}.json", json.dumps(models))
 
     def _reload_others(self, models: Mapping[str, str]) -> int:
-        """Makes the other workers load anew; returns how many serve these models now."""
+        """Makes the other workers reload; returns how many workers serve these models now."""
         if self.room is None:
             return 1
-        self._note()
+        self._publish_models()
         os.kill(os.getppid(), signal.SIGHUP)
         until = time.monotonic() + RELOAD_SECONDS
-        while (alike := self._alike(models)) < self.settings.workers and time.monotonic() < until:
+        while (serving := self._workers_serving(models)) < self.settings.workers and time.monotonic() < until:
             time.sleep(0.02)
-        return alike
+        return serving
 
-    def _alike(self, models: Mapping[str, str]) -> int:
+    def _workers_serving(self, models: Mapping[str, str]) -> int:
         assert self.room is not None
         notes = (note.read_text(encoding="utf-8") for note in self.room.glob("worker-*.json"))
         return sum(json.loads(text) == models for text in notes)
 
-    def _house_keeping(self) -> None:
-        """Closes impressions without a response, in one worker, and ends with the parent."""
+    def _housekeeping(self) -> None:
+        """Worker 0 closes impressions that got no response; every worker exits when its parent is gone."""
         log, parent = self.service.log, os.getppid()
         closer = Closer(log, self.settings.negatives_after) if log and self.settings.negatives_after else None
         while True:
@@ -222,11 +221,16 @@ class Worker:
                 try:
                     closer.close()
                 except Exception as error:
-                    print(f"the log could not be tended: {str(error).splitlines()[0]}", file=sys.stderr, flush=True)
+                    reason = str(error).splitlines()[0]
+                    print(
+                        f"impressions without a response could not be closed: {reason}",
+                        file=sys.stderr,
+                        flush=True,
+                    )
 
 
 class _Parent:
-    """Starts workers, replaces those that die, and passes signals on."""
+    """Starts workers, replaces those that die, and forwards signals."""
 
     def __init__(self, settings: Settings, listening: socket.socket) -> None:
         self.settings, self.listening = settings, listening
@@ -237,7 +241,7 @@ class _Parent:
     def run(self, ready: Any) -> None:
         for kind in (signal.SIGTERM, signal.SIGINT):
             signal.signal(kind, self._stop)
-        signal.signal(signal.SIGHUP, self._pass_on)
+        signal.signal(signal.SIGHUP, self._forward)
         try:
             for number in range(self.settings.workers):
                 self._start(number)
@@ -250,15 +254,15 @@ class _Parent:
 
     def _start(self, number: int) -> None:
         (self.room / f"worker-{number}.json").unlink(missing_ok=True)
-        told = {"settings": asdict(self.settings), "room": str(self.room), "number": number}
+        task = {"settings": asdict(self.settings), "room": str(self.room), "number": number}
         environment = os.environ | {SHARED: str(self.room)}
         command = [sys.executable, "-m", "fieldwise.serving.process", str(self.listening.fileno())]
         worker = subprocess.Popen(
             command, stdin=subprocess.PIPE, env=environment, pass_fds=[self.listening.fileno()], start_new_session=True
         )
         assert worker.stdin
-        # On its standard input, where no list of processes shows the token.
-        worker.stdin.write(json.dumps(told).encode())
+        # The token goes through standard input: a list of processes would show it in the arguments.
+        worker.stdin.write(json.dumps(task).encode())
         worker.stdin.close()
         self.workers[number] = worker
 
@@ -266,7 +270,7 @@ class _Parent:
         while not self.stopping and len(list(self.room.glob("worker-*.json"))) < self.settings.workers:
             for worker in self.workers.values():
                 if worker.poll() is not None:
-                    raise FieldwiseError("a worker could not start; its reason stands above")
+                    raise FieldwiseError("a worker could not start; the reason is printed above")
             time.sleep(0.02)
 
     def _watch(self) -> None:
@@ -275,7 +279,7 @@ class _Parent:
             for number, worker in list(self.workers.items()):
                 if worker.poll() is not None and not self.stopping:
                     print(
-                        f"worker {number} ended with {worker.returncode}; another starts", file=sys.stderr, flush=True
+                        f"worker {number} ended with {worker.returncode}; a new one starts", file=sys.stderr, flush=True
                     )
                     from prometheus_client.multiprocess import mark_process_dead
 
@@ -285,7 +289,7 @@ class _Parent:
     def _stop(self, _number: int, _frame: object) -> None:
         self.stopping = True
 
-    def _pass_on(self, number: int, _frame: object) -> None:
+    def _forward(self, number: int, _frame: object) -> None:
         for worker in self.workers.values():
             if worker.poll() is None:
                 worker.send_signal(number)
@@ -300,15 +304,15 @@ class _Parent:
 
 
 def main() -> None:
-    """A worker's own process; told what to do by its parent."""
+    """The process of a worker, which reads its task from its parent."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    told = json.loads(sys.stdin.read())
-    given = told["settings"]
+    task = json.loads(sys.stdin.read())
+    given = task["settings"]
     given["limits"] = Limits(**given["limits"])
     for name in ("sources", "arms", "shares"):
         given[name] = tuple(given[name])
     try:
-        worker = Worker(Settings(**given), Path(told["room"]), told["number"])
+        worker = Worker(Settings(**given), Path(task["room"]), task["number"])
     except FieldwiseError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         sys.exit(2)

@@ -1,4 +1,4 @@
-"""Rows as a public file has them: which columns they may have, and fields made of them as the recipe makes them."""
+"""Rows in the layout of a public raw file: which columns they may have, and the fields a recipe derives from them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fieldwise.serving.live_history import Column
 
 
 class RawColumns:
-    """What the recipe of a schema adds to its columns; nothing where there is no recipe.
+    """The columns that the recipe of a schema adds; none if it has no recipe.
 
-    `sources` are the raw columns that fields are made of, `idle` those that a raw row has besides and no field needs.
+    `sources` are the raw columns that fields are derived from, `idle` the other raw columns, which no field needs.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -27,11 +27,11 @@ class RawColumns:
         self.idle = tuple(name for name in raw if name not in {*known, *self.sources})
 
     def source(self, name: str) -> set[str]:
-        """The columns that a column comes from."""
+        """The columns that may give a column its values: itself, and the raw one it is derived from."""
         return {name, self.derived[name].of} if name in self.derived else {name}
 
     def over(self, column: Column) -> Column:
-        """The columns of rows, with those that are derived made where the rows do not give them."""
+        """The columns of rows; a derived column is computed where a row does not give it."""
         if not self.derived:
             return column
 

@@ -1,4 +1,4 @@
-"""What goes wrong -> a status and one line of JSON, the same on every way to an answer."""
+"""Errors -> an HTTP status and one line of JSON."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ STATUSES: dict[type[Exception], int] = {
     BundleError: 409,
     FieldwiseError: 409,
 }
-# How long a line may be: that of an unknown field names all known ones.
+# The longest line of an error: "unknown field" lists all known ones.
 LONGEST = 4000
-# All that is a refusal; anything else is a fault of this server.
+# Errors of the client or of its request; any other is a fault of this server.
 KINDS: tuple[type[Exception], ...] = (*STATUSES, LateError, ValidationError, RequestValidationError, HTTPException)
 
 
 def refuse(error: Exception) -> Response:
     """The answer to one of KINDS."""
     if isinstance(error, ValidationError):
-        return _refused(*_form(error.errors(include_input=False, include_url=False)[0]))
+        return _refused(*_first_error(error.errors(include_input=False, include_url=False)[0]))
     if isinstance(error, RequestValidationError):
-        return _refused(*_form(error.errors()[0]))
+        return _refused(*_first_error(error.errors()[0]))
     if isinstance(error, HTTPException):
         return _refused(error.status_code, error.detail, error.headers)
     if isinstance(error, LateError):
@@ -44,13 +44,13 @@ def refuse(error: Exception) -> Response:
 
 
 def one_line(text: str) -> str:
-    """A refusal repeats little of what a client sent, whichever library wrote it."""
+    """The text on one line, cut to the longest: a library's message may repeat the whole request."""
     line = " ".join(text.split("\n"))
     return line if len(line) <= LONGEST else line[:LONGEST] + "..."
 
 
-def _form(first: Any) -> tuple[int, str]:
-    """The first thing that is wrong with a body, without repeating the body."""
+def _first_error(first: Any) -> tuple[int, str]:
+    """The first error in a body, without the body."""
     where = shown(".".join(str(part) for part in first["loc"]))
     return 400 if first["type"] == "json_invalid" else 422, f"{first['msg']} ({where})"
 

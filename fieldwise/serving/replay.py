@@ -1,4 +1,4 @@
-"""The event log as rows to train on: what was shown and the response, in the order in which histories count them."""
+"""The event log as training rows: what was shown and the response to it, in the order that histories count them."""
 
 from __future__ import annotations
 
@@ -17,25 +17,23 @@ from fieldwise.data.history.history import moment
 from fieldwise.data.read.formats import text_of
 
 STEP = 5000
-# When the response came, in seconds since 1970.
+# The time of the response, in seconds since 1970.
 MOMENT = "logged_at"
 SEPARATOR = "|"
 
 
 def tables_of(log: str, label: str, time: str = "") -> Iterator[pa.Table]:
-    """Chunks of counted rows as texts: the label, the moment, and every field that any of them has.
+    """Chunks of the counted rows as texts: label, time of the response, and every field that any row has.
 
-    `time` names the time column of a history. It is written as the number that the history counted by: a row that was
-    told late has the moment of the one before it.
+    `time` names the time column of a history. It is written as the number the history counted by: a row whose response
+    came late has the time of the row before it.
     """
     engine = event_tables.connect(log, writing=False)
     try:
         names = dict.fromkeys(name for chunk in _chunks(engine) for outcome in chunk for name in outcome.row)
         for taken in (label, MOMENT):
             if taken in names:
-                raise ConfigError(
-                    f"'{taken}' is a field of the log and cannot be another column; choose another --label"
-                )
+                raise ConfigError(f"the log has a field named '{taken}' already; choose another --label")
         if not names:
             raise DataError("the log has no responses yet; POST /event logs them")
         if time and time not in names:
@@ -48,8 +46,8 @@ def tables_of(log: str, label: str, time: str = "") -> Iterator[pa.Table]:
             }
             texts = {name: pa.array([_text(row.row.get(name)) for row in chunk], pa.string()) for name in names}
             if time:
-                told = [_moment(outcome, time) for outcome in chunk]
-                moments = np.maximum.accumulate(np.maximum(told, now))
+                given = [_moment(outcome, time) for outcome in chunk]
+                moments = np.maximum.accumulate(np.maximum(given, now))
                 now = moments[-1]
                 texts[time] = pa.array([repr(float(number)) for number in moments], pa.string())
             yield pa.table(columns | texts)
@@ -72,5 +70,5 @@ def _chunks(engine: sql.Engine) -> Iterator[list[Outcome]]:
 
 
 def _text(value: Any) -> str | None:
-    """A value as a file holds it; a set is its members with `|` between them."""
+    """A value as text in a file; the members of a set are joined with `|`."""
     return SEPARATOR.join(text_of(member) or "" for member in value) if isinstance(value, list) else text_of(value)

@@ -1,4 +1,4 @@
-"""Rows of a request -> ids (n, C), the same as the encoder's transform gives, for all fields or for some."""
+"""Rows of a request -> ids (n, C) of all fields or of some; the same ids as the encoder's transform."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def column_of(rows: Sequence[Row]) -> Column:
 
 
 def ranked_column(context: Row, candidates: Sequence[Row], names: Collection[str]) -> Column:
-    """The values of a column in candidates over a context; `names` are the columns that any candidate has."""
+    """The values of a column in candidates, or else in their context; `names` are the columns of any candidate."""
 
     def column(name: str) -> Sequence[Any]:
-        below = context.get(name)
+        shared = context.get(name)
         if name not in names:
-            return [below] * len(candidates)
-        return [row.get(name, below) for row in candidates]
+            return [shared] * len(candidates)
+        return [row.get(name, shared) for row in candidates]
 
     return column
 
@@ -75,21 +75,21 @@ class RowCoder:
             if field < self.plain:
                 columns += self.coders[field](column(self.encoder.codes[field].field.name))
         parts = [np.ascontiguousarray(np.array(columns, dtype=np.int32).T)] if columns else []
-        told = [field - self.plain for field in wanted if field >= self.plain]
-        if told:
+        history_fields = [field - self.plain for field in wanted if field >= self.plain]
+        if history_fields:
             assert self.past is not None
             width = self.past.history.width
-            places = [field * width + place for field in told for place in range(width)]
+            places = [field * width + place for field in history_fields for place in range(width)]
             parts.append(self.past.ids(column, rows)[:, places])
         return parts[0] if len(parts) == 1 else np.hstack(parts)
 
     def count(self, row: Row, label: float, time: float | None) -> None:
-        """Counts a row and its response in the history, if there is one."""
+        """Counts a row and its response in the history, if the encoder has one."""
         if self.past:
             self.past.add(self.raw.over(column_of([row])), label, time)
 
     def words(self, row: Row, ids: NDArray[np.int32]) -> dict[str, str]:
-        """A row's values (C,) by its fields' names, for people."""
+        """The values of a row with these ids (C,), by the names of its fields, as people read them."""
         found, column = {}, self.raw.over(column_of([row]))
         starts = np.cumsum([0, *self.layout.widths])
         for field, name in enumerate(self.names):
@@ -101,7 +101,7 @@ class RowCoder:
             else:
                 (value,) = column(name)
                 text = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(text_of(value))
-                # Any member of a set may be one that training never saw.
+                # Training may not have seen some members of a set.
                 unseen = OTHER in ids[starts[field] : starts[field + 1]]
                 found[name] = f"{text} (other)" if unseen else text
         return found

@@ -25,7 +25,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Arm:
-    """A model in service. `model` tells one bundle from another; `follower` is there where it has a history."""
+    """A model in service. `model` is the version of its bundle; `follower` is set if the model has a history."""
 
     name: str
     path: Path
@@ -37,7 +37,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Probabilities of rows, in their order, and the arm that each came from."""
+    """Probabilities of rows, in their order, and the arm that gave each of them."""
 
     request_id: str
     arms: list[str]
@@ -46,7 +46,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Ranked:
-    """The best candidates by their numbers in the request, the most probable first."""
+    """Indices of the best candidates in the request, the most probable first."""
 
     request_id: str
     arm: str
@@ -65,10 +65,8 @@ class Service:
         clock: Callable[[], float] = time.time,
         trial: Callable[[Path], str] = tried,
     ) -> None:
-        """`log` may be what opens one: it is opened once all bundles are loaded, so that a mistake leaves no file.
-
-        `trial` says which version of a bundle may be loaded in place of another, or refuses it.
-        """
+        """`log` may be a function that opens one; it is called after all bundles are loaded, so a bad bundle creates
+        no log file. `trial` tests a bundle before a reload: it returns the version that may be loaded, or raises."""
         self.router, self.clock, self.trial = router, clock, trial
         self._reloading = threading.Lock()
         self.log: EventLog | None = None
@@ -86,7 +84,7 @@ class Service:
             raise
 
     def _following(self, arm: Arm) -> Arm:
-        """The arm, its history at the log's end where it has one."""
+        """The arm; if it has a history, with a follower that has read the log to its end."""
         if self.log is None or not arm.engine.has_history:
             return arm
         follower = Follower(arm.engine, arm.model, self.log)
@@ -97,10 +95,10 @@ class Service:
         return frozenset().union(*(arm.columns for arm in self.arms))
 
     def reload(self) -> dict[str, bool]:
-        """Loads anew what has changed on the disk; all of it or, if one bundle is broken, nothing.
+        """Reloads the bundles that changed on disk: all of them, or none if one is broken. Returns which arms changed.
 
-        Another process loads and scores it first: files that would end the process end that one. Says of each arm
-        whether it changed. Requests under way end with the arms that they began with.
+        A child process loads and scores each first, so a file that crashes a library does not crash the server.
+        Requests in progress finish with the arms they started with.
         """
         with self._reloading:
             old = self.arms
@@ -118,7 +116,7 @@ class Service:
             return {arm.name: arm is not before for arm, before in zip(new, old, strict=True)}
 
     def catch_up(self) -> None:
-        """Lets all histories see the responses that the log has gained."""
+        """Counts the log's new responses in all histories."""
         for arm in self.arms:
             if arm.follower:
                 arm.follower.catch_up()
@@ -128,7 +126,7 @@ class Service:
         return any(arm.follower for arm in self.arms)
 
     def check(self, row: Row, where: str) -> None:
-        """Refuses a name that no arm knows, with the nearest one."""
+        """Refuses a row with a name that no arm knows; the error suggests the nearest one."""
         if not row.keys() <= self.columns:
             name = next(name for name in row if name not in self.columns)
             raise DataError(f"{unknown('field', name, self.columns)} ({where})")
@@ -173,7 +171,7 @@ class Service:
     def rank(
         self, context: Row, candidates: Sequence[Row], top: int | None = None, arm: str = "", log: bool = True
     ) -> Ranked:
-        """The best candidates of the context's arm, or of a named one; what is shown is logged."""
+        """The best candidates by the context's arm, or a named one; the log gets those that are returned."""
         arms, request = self.arms, new_id()
         self.check(context, "context")
         for place, row in enumerate(candidates):
@@ -181,8 +179,8 @@ class Service:
         unit = self.router.unit(context)
         number = self.router.named(arm) if arm else self.router.arm(unit, request)
         chosen = arms[number]
-        (own_context,) = _known([context], chosen, self.columns)
-        order, probabilities = chosen.engine.rank(own_context, _known(candidates, chosen, self.columns), top)
+        (known_context,) = _known([context], chosen, self.columns)
+        order, probabilities = chosen.engine.rank(known_context, _known(candidates, chosen, self.columns), top)
         found = Ranked(request, chosen.name, order.tolist(), probabilities.tolist())
         if self.log and log:
             self._show(
@@ -208,7 +206,7 @@ class Service:
             self.log.show(impression)
 
     def explain(self, row: Row, arm: str = "") -> tuple[str, Explanation]:
-        """Why a row has its probability in its arm, or in a named one; nothing is logged."""
+        """Explains a row's probability by its arm, or a named one; nothing is logged."""
         self.check(row, "row")
         number = self.router.named(arm) if arm else self.router.arm(self.router.unit(row), new_id())
         chosen = self.arms[number]
@@ -227,7 +225,7 @@ class Service:
 
 
 def _load(name: str, path: Path, version: str = "") -> Arm:
-    """An arm that has scored a row; of this version of the bundle, where one is given."""
+    """Loads a bundle, of this version if one is given, and scores a row with it."""
     engine = Engine.load(path)
     if fingerprint(path) != engine.version or version not in ("", engine.version):
         raise BundleError(f"the bundle was replaced while it was read; load it again ({path})")
@@ -241,7 +239,7 @@ def new_id() -> str:
 
 
 def _known(rows: Sequence[Row], arm: Arm, columns: frozenset[str]) -> Sequence[Row]:
-    """Rows without what only other arms know."""
+    """Rows without the columns that only other arms know."""
     own = arm.columns
     if own == columns:
         return rows
@@ -249,5 +247,5 @@ def _known(rows: Sequence[Row], arm: Arm, columns: frozenset[str]) -> Sequence[R
 
 
 def fingerprint(path: Path) -> str:
-    """What tells one bundle from another; every file of it is checked."""
+    """The version of a bundle; checks every file of it."""
     return bundle.digest_of(bundle.checked(path) / "bundle.json")[:12]

@@ -1,4 +1,4 @@
-"""The models of a bundle as a server scores with them, without torch: networks in ONNX Runtime, trees in XGBoost."""
+"""Models as a server runs them, without torch: networks in ONNX Runtime, trees in XGBoost."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from fieldwise.export.export import FACTS, network_folder
 from fieldwise.graphs import plain_parts
 from fieldwise.nn.trees import Trees, gbdt
 
-# Rows of one run: more would only need more memory.
+# Rows of one run; more would need memory and save no time.
 RUN_ROWS = 256
-# How many sets of context fields have sessions of their own, and how often one must be asked for to get it: making one
-# takes as long as many rankings of whole rows.
+# How many sets of context fields get sessions of their own, and at which request they get one: making a session takes
+# as long as many rankings of full rows.
 MOST_SPLITS, ASKED_BEFORE_SPLIT = 8, 2
 MOST_ASKED = 1000
 
@@ -34,16 +34,16 @@ Logits = NDArray[np.floating[Any]]
 
 
 class Served(Scorer, Protocol):
-    """What an engine knows of a model beyond its logits: those behind a context, and whether they are sums of terms."""
+    """A model that can also compute a shared context once, and knows whether its logit is a sum of terms."""
 
     exact: bool
-    # In how many bits its tables are kept; nothing where it has none.
+    # The number format of its embedding tables; empty if it has none.
     tables: str
-    # Why a ranking looks at whole rows, or nothing where it does not.
+    # Why it cannot compute a context separately; empty if it can.
     whole: str
 
     def split(self, context: Sequence[int]) -> Callable[[Ids, Ids], Logits] | None:
-        """Ids (1, C'') of the context's fields and (n, C') of the others -> logits (n,); None where it has none."""
+        """A function of ids (1, C'') of the context's fields and ids (n, C') of the others -> logits (n,), or None."""
 
 
 class NetworkScorer:
@@ -68,15 +68,15 @@ class NetworkScorer:
         return in_batches(lambda some: self._run(self._rows, {network.IDS: some})[0], ids, RUN_ROWS)
 
     def split(self, context: Sequence[int]) -> Callable[[Ids, Ids], Logits] | None:
-        session = None if self.whole or not context else self._behind(tuple(context))
+        session = None if self.whole or not context else self._context_session(tuple(context))
         if session is None:
             return None
         return lambda shared, rows: in_batches(
             lambda some: self._run(session, {network.CONTEXT: shared, network.IDS: some})[0], rows, RUN_ROWS
         )
 
-    def _behind(self, key: tuple[int, ...]) -> Any:
-        """The session of a set of context fields; None while another thread is making it."""
+    def _context_session(self, key: tuple[int, ...]) -> Any:
+        """The session for a set of context fields; None if it is not worth making, or another thread is making it."""
         with self._lock:
             if key in self._splits:
                 self._splits.move_to_end(key)
@@ -102,7 +102,7 @@ class NetworkScorer:
         return self._asked[key] >= ASKED_BEFORE_SPLIT
 
     def terms(self, ids: Ids) -> tuple[float, NDArray[Any], NDArray[Any]]:
-        """The bias, and what each field (F,) and each pair (P,) of one row adds to it; only where that is exact."""
+        """The bias and the terms of each field (F,) and each pair (P,) of one row; only for exact models."""
         with self._lock:
             if self._terms is None:
                 self._terms = self._session(network.terms_of(self.network, network.as_input))
@@ -122,13 +122,13 @@ class NetworkScorer:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = self.threads, 1
         options.log_severity_level = 3
-        # Threads that spin while they wait would steal the cores from the other requests.
+        # Spinning threads would take the cores from other requests.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 class TreeScorer:
-    """Trees, scored by XGBoost; each row as a whole."""
+    """Trees, scored by XGBoost on full rows."""
 
     exact, tables = False, ""
     whole = "trees look at all fields of a row at once"
@@ -144,7 +144,7 @@ class TreeScorer:
 
 
 def open_model(folder: Path, config: Config, layout: Layout, threads: int) -> Served:
-    """The model of a checked bundle folder; a network that was not exported yet is exported first."""
+    """The model of a checked bundle folder; exports a network first if that was not done yet."""
     if not (folder / Trees.file).is_file():
         return NetworkScorer(network_folder(folder), layout, threads)
     trees = gbdt(layout, **arguments(gbdt, {**config.options, "threads": threads}))
@@ -153,7 +153,7 @@ def open_model(folder: Path, config: Config, layout: Layout, threads: int) -> Se
 
 
 def load_onnxruntime() -> Any:
-    """ONNX Runtime, or one line that says how to get it."""
+    """ONNX Runtime; an error says how to install it."""
     try:
         import onnxruntime
     except ImportError:

@@ -1,4 +1,4 @@
-"""A bundle's first try, in a process of its own: what its files make a library do there, the server does not suffer."""
+"""Loads and uses a bundle in a child process first, so files that crash a library do not crash the server."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fieldwise.config.errors import BundleError, FieldwiseError
 from fieldwise.serving.engine import Engine
 from fieldwise.serving.row_coder import Row
 
-# A large network that was never exported takes minutes; one that takes longer than this hangs.
+# Exporting a large network takes minutes; anything longer than this hangs.
 SECONDS = 900.0
-# How far a ranking may be from the same rows as a whole: much more than float32 loses, much less than anybody sees.
+# How far a ranked probability may be from that of the full row: well above float32's rounding, too small to matter.
 CLOSE = 1e-4
 
 
 def tried(path: Path) -> str:
-    """The version of a bundle that a child process could load and score; BundleError with what became of it else."""
+    """Has a child process load and score a bundle; returns its version, or raises BundleError with the reason."""
     command = [sys.executable, "-m", "fieldwise.serving.trial", str(path)]
     try:
         done = subprocess.run(
@@ -40,9 +40,9 @@ def tried(path: Path) -> str:
 
 
 def score_once(engine: Engine) -> Row:
-    """Scores two rows, of missing values and of known ones, and says what the model is; returns the second row.
+    """Scores a row of missing values and one of known values, and reads the model's facts; returns the second row.
 
-    What cannot be done with a bundle at all fails here, and not when the first request comes.
+    A bundle that cannot be used at all fails here, not at the first request.
     """
     known: Row = {field.name: field.examples[0] for field in engine.fields if field.examples}
     found = engine.predict([{}, known])
@@ -53,23 +53,23 @@ def score_once(engine: Engine) -> Row:
 
 
 def use(engine: Engine) -> None:
-    """All that requests ask of an engine, once."""
+    """Does everything that requests can ask of an engine once."""
     row = score_once(engine)
     names = [field.name for field in engine.fields]
     half = len(names) // 2
     context = {name: row[name] for name in names[:half] if name in row}
     candidate = dict.fromkeys(names[half:]) | {name: row[name] for name in names[half:] if name in row}
-    # The second time it has a graph of its own.
+    # The second ranking uses a session for its context.
     found = [float(engine.rank(context, [candidate])[1][0]) for _ in range(2)]
-    (whole,) = engine.predict([{**context, **candidate}])
-    if not abs(np.array(found) - whole).max() < CLOSE:
-        raise BundleError(f"a row has one probability, found {whole} and, ranked, {found[1]}")
+    (full,) = engine.predict([{**context, **candidate}])
+    if not abs(np.array(found) - full).max() < CLOSE:
+        raise BundleError(f"a row has one probability, found {full} and, ranked, {found[1]}")
     engine.explain(row)
     engine.search(names[0], "", 1)
 
 
 def main() -> None:
-    """The child's own process."""
+    """The child process."""
     folder = Path(sys.argv[1])
     try:
         engine = Engine.load(folder)

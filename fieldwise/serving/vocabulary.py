@@ -1,4 +1,4 @@
-"""What a request may hold: the columns, their kinds, and known values of them, for pages that complete them."""
+"""The columns that a request may have, their kinds, and their known values, which pages use for completion."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from fieldwise.data.history.history import ROW_ORDER
 from fieldwise.data.kinds.kind import FIRST, Code
 
 EXAMPLES = 8
-# Behind every text that starts with a prefix.
+# Sorts after every text with the same prefix.
 LAST = chr(0x10FFFF)
 
 
 @dataclass(frozen=True)
 class FieldFacts:
-    """A column of a request: its kind, how many values are known, and a few of them, the most frequent first; for a
-    number some bounds of its buckets. `separator` stands between the members of a set, `hint` says what to type in,
-    `number` whether it must be a number, and `complete` whether known values can be searched.
+    """A column of a request: its kind, how many values are known and a few of them, the most frequent first (for a
+    number, some bounds of its buckets). `separator` joins the members of a set, `hint` says what to type, `number`
+    whether it must be a number, `complete` whether known values can be searched.
 
-    A kind is one of the fields', or, for columns that are no fields, history (one of its keys), time (its clock) or raw
-    (what a recipe makes fields of).
+    The kind is that of a field, or, for other columns, history (a key of it), time (its clock) or raw (a recipe
+    derives fields from it).
     """
 
     name: str
@@ -38,7 +38,7 @@ class FieldFacts:
 
 
 class Words:
-    """The known values of a field; they have ids in the order of their frequency."""
+    """The known values of a field, whose ids are in the order of frequency."""
 
     def __init__(self, code: Code) -> None:
         self.words = code.known_words
@@ -48,7 +48,7 @@ class Words:
         return sorted((text.casefold(), id, text) for text, id in self.words.items())
 
     def search(self, prefix: str, limit: int) -> list[str]:
-        """Values that start with a prefix, whatever its case, the most frequent first."""
+        """Values that start with a prefix, ignoring case, the most frequent first."""
         if not prefix:
             return [text for text, _ in zip(self.words, range(limit), strict=False)]
         low = prefix.casefold()
@@ -58,7 +58,7 @@ class Words:
 
 
 def facts_of(encoder: Encoder, raw: Iterable[str] = ()) -> dict[str, FieldFacts]:
-    """The columns of an encoder's rows, and the raw ones that some of them can be made of."""
+    """The columns of an encoder's rows, and the raw columns that some of them can be derived from."""
     found = {}
     for code in encoder.codes:
         examples, name = tuple(code.examples(EXAMPLES)), code.field.name
