@@ -1,4 +1,4 @@
-"""The command line that the verbs register with, and the options that they share."""
+"""The command line and the options that its commands share."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ app = typer.Typer(
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing folder.")]
 
 
 def listed(text: str) -> tuple[str, ...]:
-    """The parts of a text with commas.
+    """The parts of a comma-separated text.
 
     >>> listed("user, item")
     ('user', 'item')

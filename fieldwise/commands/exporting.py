@@ -1,4 +1,4 @@
-"""The verb that makes a model ready to serve: export."""
+"""The command that exports a model for serving: export."""
 
 from __future__ import annotations
 
@@ -16,15 +16,13 @@ from fieldwise.reporting.console import counting, print_json, say
 def export(
     source: Annotated[Path, typer.Argument(help="A run or a bundle.")],
     folder: Annotated[Path, typer.Option("--out", help="The folder to write.")],
-    onnx: Annotated[bool, typer.Option("--onnx", help="As ONNX, the one form that there is.")] = False,
-    tables: Annotated[str, typer.Option(help="How vectors are kept: fp32, fp16 or int8.")] = "fp32",
-    rows: Annotated[
-        Path | None, typer.Option(help="A file with the label column, to measure the difference on.")
-    ] = None,
+    onnx: Annotated[bool, typer.Option("--onnx", help="As ONNX, the only format.")] = False,
+    tables: Annotated[str, typer.Option(help="Number format of the vectors: fp32, fp16 or int8.")] = "fp32",
+    rows: Annotated[Path | None, typer.Option(help="A labelled file to measure the difference on.")] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Write a folder to serve from: the network as ONNX, with all that turns raw rows into probabilities.
+    """Write a folder to serve from: the network as ONNX, and everything that turns raw rows into probabilities.
 
     Example: `fieldwise export runs/pin --onnx --out serving/pin --tables int8 --rows log.csv`
     """
@@ -32,7 +30,7 @@ def export(
     from fieldwise.serving.export_check import differences
 
     if not onnx:
-        raise ConfigError("say the form to export to; there is one: --onnx")
+        raise ConfigError("the format to export to is missing; the only one is --onnx")
     with counting("exporting", json):
         write(source, folder, tables, force)
         found = differences(source, folder, rows) if rows else None

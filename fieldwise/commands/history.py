@@ -1,4 +1,4 @@
-"""The verb that keeps a history up to date: history update."""
+"""The command that updates a history: history update."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from fieldwise.commands.app import Force, Json, app
 from fieldwise.config.errors import DataError
 from fieldwise.reporting.console import counting, print_json, say
 
-history = typer.Typer(help="What a model knows of the past, without training.", no_args_is_help=True)
+history = typer.Typer(help="Update the history of a model without training.", no_args_is_help=True)
 app.add_typer(history, name="history")
 
 
 @history.command()
 def update(
     source: Annotated[Path, typer.Argument(help="A run or a bundle whose model has a history.")],
-    rows: Annotated[Path, typer.Argument(help="A file with the model's columns and the label: what came since.")],
+    rows: Annotated[Path, typer.Argument(help="A labelled file of the rows since then.")],
     folder: Annotated[Path, typer.Option("--out", help="The bundle to write.")],
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Let a bundle's history take in new labelled rows; the weights stay.
+    """Count new labelled rows in the history of a bundle; the weights do not change.
 
     Example: `fieldwise history update runs/pin yesterday.csv --out bundle`
     """

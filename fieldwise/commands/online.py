@@ -1,4 +1,4 @@
-"""Verbs that put models into service: serve, abtest."""
+"""Commands that put models into service: serve, abtest."""
 
 from __future__ import annotations
 
@@ -27,34 +27,34 @@ DAY_COLUMNS = (
     Column("high", "to", "+.2%"),
 )
 
-abtest = typer.Typer(help="What an A/B test's event log says.", no_args_is_help=True, rich_markup_mode="markdown")
+abtest = typer.Typer(help="Report, rehearse and replay A/B tests.", no_args_is_help=True, rich_markup_mode="markdown")
 app.add_typer(abtest, name="abtest")
 
 
 @app.command()
 def serve(
     sources: Annotated[list[Path], typer.Argument(help="Runs or bundles; several are the arms of an A/B test.")],
-    host: Annotated[str, typer.Option(help="Where to listen; one that others can reach needs a token.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0 takes any that is free.")] = 8400,
+    host: Annotated[str, typer.Option(help="Where to listen; beyond this machine it needs a token.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0 takes any free port.")] = 8400,
     token_file: Annotated[Path | None, typer.Option(help="A file with the token that requests must carry.")] = None,
-    workers: Annotated[int, typer.Option(help="Processes that answer.")] = 1,
-    names: Annotated[str, typer.Option(help="Names of the arms; the folders' without it.")] = "",
-    split: Annotated[str, typer.Option(help="Shares of the arms, such as 50,50; equal without it.")] = "",
-    split_field: Annotated[str, typer.Option(help="The field whose values keep to their arm.")] = "",
-    salt: Annotated[str, typer.Option(help="Another salt is another assignment.")] = "",
+    workers: Annotated[int, typer.Option(help="Number of processes.")] = 1,
+    names: Annotated[str, typer.Option(help="Names of the arms; by default those of the folders.")] = "",
+    split: Annotated[str, typer.Option(help="Shares of the arms, such as 50,50; equal by default.")] = "",
+    split_field: Annotated[str, typer.Option(help="The field, such as user, whose value decides the arm.")] = "",
+    salt: Annotated[str, typer.Option(help="Another salt gives another assignment.")] = "",
     log: Annotated[str, typer.Option(help="An SQLite file, a SQLAlchemy URL, or none.")] = "events.sqlite",
     negatives_after: Annotated[
-        float, typer.Option(help="Seconds until a row without an event counts as 0 in histories; 0: never.")
+        float, typer.Option(help="Seconds after which a row without an event counts as 0 in histories; 0: never.")
     ] = 3600.0,
-    max_rows: Annotated[int, typer.Option(help="Rows or candidates of one request.")] = 2000,
-    max_body: Annotated[int, typer.Option(help="Bytes of one request.")] = 4_000_000,
-    timeout: Annotated[float, typer.Option(help="Seconds until a request is given up.")] = 5.0,
+    max_rows: Annotated[int, typer.Option(help="Rows or candidates per request.")] = 2000,
+    max_body: Annotated[int, typer.Option(help="Bytes per request.")] = 4_000_000,
+    timeout: Annotated[float, typer.Option(help="Seconds per request.")] = 5.0,
     queue: Annotated[int, typer.Option(help="Requests that may wait in each worker; more are refused.")] = 64,
-    max_headers: Annotated[int, typer.Option(help="Bytes of one request's headers.")] = 32_000,
-    header_timeout: Annotated[float, typer.Option(help="Seconds until headers must have arrived.")] = 10.0,
+    max_headers: Annotated[int, typer.Option(help="Bytes of headers per request.")] = 32_000,
+    header_timeout: Annotated[float, typer.Option(help="Seconds within which headers must arrive.")] = 10.0,
     connections: Annotated[int, typer.Option(help="Connections to each worker; more are refused.")] = 512,
 ) -> None:
-    """Put one or more models behind HTTP: predict, rank, explain, an A/B test and its event log.
+    """Serve one or more models over HTTP: predict, rank, explain, an A/B test and its event log.
 
     Example: `fieldwise serve runs/fm runs/pin --split 50,50 --split-field user`
     """
@@ -90,7 +90,7 @@ def serve(
 def report_of(
     log: Annotated[str, typer.Argument(help="An SQLite file or a SQLAlchemy URL.")], json: Json = False
 ) -> None:
-    """Click rates by arm and day, who is better, how sure that is, and why it may be too early to say.
+    """Show click rates by arm and day, which arm is better, how certain that is, and whether it is too early to say.
 
     Example: `fieldwise abtest report events.sqlite`
     """
@@ -120,15 +120,15 @@ def _print_table(head: str, columns: tuple[Column, ...], rows: list[dict[str, An
 def simulate(
     folder: Annotated[Path, typer.Option("--out", help="Where runs, event log, table and figure go.")] = Path("abtest"),
     days: Annotated[int, typer.Option(help="Days of the test.")] = 14,
-    incumbent_days: Annotated[int, typer.Option(help="Days that the incumbent has learned before.")] = 90,
-    challenger_days: Annotated[int, typer.Option(help="Latest days that the challenger is trained on.")] = 40,
-    rows: Annotated[int, typer.Option(help="Rows a day to learn from.")] = 5000,
-    requests: Annotated[int, typer.Option(help="Requests a day of the test.")] = 2000,
-    candidates: Annotated[int, typer.Option(help="Candidates of a request.")] = 30,
-    top: Annotated[int, typer.Option(help="How many of them are shown.")] = 3,
-    rate: Annotated[float, typer.Option(help="Share of clicks where rows are shown at random.")] = 0.05,
+    incumbent_days: Annotated[int, typer.Option(help="Days that the incumbent learns before the test.")] = 90,
+    challenger_days: Annotated[int, typer.Option(help="Days before the test to train the challenger on.")] = 40,
+    rows: Annotated[int, typer.Option(help="Training rows per day.")] = 5000,
+    requests: Annotated[int, typer.Option(help="Requests per day of the test.")] = 2000,
+    candidates: Annotated[int, typer.Option(help="Candidates per request.")] = 30,
+    top: Annotated[int, typer.Option(help="Candidates shown per request.")] = 3,
+    rate: Annotated[float, typer.Option(help="Click rate of rows shown at random.")] = 0.05,
     seed: int = 0,
-    http: Annotated[bool, typer.Option("--http", help="Through a real server; without it in this process.")] = False,
+    http: Annotated[bool, typer.Option("--http", help="Use a real server instead of this process.")] = False,
     force: Force = False,
     json: Json = False,
 ) -> None:
@@ -158,10 +158,10 @@ def rows_of(
     log: Annotated[str, typer.Argument(help="An SQLite file or a SQLAlchemy URL.")],
     file: Annotated[Path, typer.Option("-o", "--out", help="A .csv, .tsv or .parquet file.")],
     label: Annotated[str, typer.Option(help="The name of the label column.")] = "click",
-    time: Annotated[str, typer.Option(help="The history's time column, written as the moment it counted by.")] = "",
+    time: Annotated[str, typer.Option(help="The history's time column, written as the time it was counted at.")] = "",
     json: Json = False,
 ) -> None:
-    """Write the shown rows that have a response, with it, in the order in which histories counted them.
+    """Write the shown rows that have a response, with the response, in the order that histories counted them.
 
     Example: `fieldwise abtest rows events.sqlite -o new.csv`
     """

@@ -1,4 +1,4 @@
-"""Verbs that use and show what was trained: evaluate, predict, explain, models, report."""
+"""Commands that use and show trained models: evaluate, predict, explain, models, report."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from fieldwise.reporting.console import counting, out, print_groups, print_json,
 @app.command()
 def evaluate(
     source: Annotated[Path, typer.Argument(help="A run or a bundle.")],
-    rows: Annotated[Path, typer.Argument(help="A file with the label column, or a prepared folder.")],
-    part: Annotated[str, typer.Option(help="Which part of a prepared folder.")] = "test",
-    by: Annotated[str, typer.Option(help="A column: metrics by its values, and the AUC within them.")] = "",
+    rows: Annotated[Path, typer.Argument(help="A labelled file, or a prepared folder.")],
+    part: Annotated[str, typer.Option(help="The part of a prepared folder.")] = "test",
+    by: Annotated[str, typer.Option(help="A column: metrics of each of its values, and the AUC within them.")] = "",
     seen: Annotated[
         str,
-        typer.Option(help="Fields or history keys such as user,user*item (`all`): rows of known values and others."),
+        typer.Option(help="Fields or history keys such as user,user*item, or all: rows of known values and others."),
     ] = "",
-    against: Annotated[Path | None, typer.Option(help="Another run or bundle, to compare on the same rows.")] = None,
-    truth: Annotated[str, typer.Option(help="A column of true probabilities, such as `simulate --truth` adds.")] = "",
+    against: Annotated[Path | None, typer.Option(help="Another run or bundle to compare with.")] = None,
+    truth: Annotated[str, typer.Option(help="A column of true probabilities (`simulate --truth`).")] = "",
     live: Annotated[
-        bool, typer.Option("--live", help="Histories with a time take in each row after it is scored, as in service.")
+        bool, typer.Option("--live", help="Histories with a time count each row after it is scored, as in service.")
     ] = False,
     device: str = "cpu",
     json: Json = False,
 ) -> None:
-    """Measure a model on rows whose responses are known.
+    """Measure a model on labelled rows.
 
     Example: `fieldwise evaluate runs/pin log.csv --by day --seen user,item`
     """
@@ -46,8 +46,8 @@ def evaluate(
     with using(cores()), counting("evaluating", json):
         if rows.is_dir():
             if against or truth or live or (seen and by):
-                what = "--against, --truth and --live need" if not (seen and by) else "--seen together with --by needs"
-                raise ConfigError(f"{what} raw rows, found a prepared folder ({rows})")
+                wrong = "--seen together with --by needs" if seen and by else "--against, --truth and --live need"
+                raise ConfigError(f"{wrong} raw rows, found a prepared folder ({rows})")
             found = (
                 drift.evaluate_prepared(predictor, rows, part, question.seen)
                 if seen
@@ -76,13 +76,13 @@ def evaluate(
 @app.command()
 def predict(
     source: Annotated[Path, typer.Argument(help="A run or a bundle.")],
-    rows: Annotated[Path, typer.Argument(help="A file with the model's columns; no label needed.")],
+    rows: Annotated[Path, typer.Argument(help="A file with the model's columns; it needs no label.")],
     file: Annotated[Path, typer.Option("-o", "--out", help="A .csv, .tsv or .parquet file.")],
     keep: Annotated[bool, typer.Option("--keep", help="Copy the input's columns too.")] = False,
     device: str = "cpu",
     json: Json = False,
 ) -> None:
-    """Write the probability of a response for each row, in the input's order.
+    """Write the probability of a response for each row, in the order of the input.
 
     Example: `fieldwise predict runs/pin new.csv -o predictions.csv`
     """
@@ -108,14 +108,14 @@ def explain(
     source: Annotated[Path, typer.Argument(help="A run or a bundle.")],
     rows: Annotated[
         Path | None,
-        typer.Option(help="A file or a prepared folder; without it the run's own held-out rows, where they are there."),
+        typer.Option(help="A file or a prepared folder; by default the run's held-out rows, if they still exist."),
     ] = None,
     folder: Annotated[Path | None, typer.Option("--out", help="A folder for maps (SVG) and tables (csv).")] = None,
     top: Annotated[int, typer.Option(help="How many pairs to show.")] = 10,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier folder.")] = False,
     json: Json = False,
 ) -> None:
-    """Show which fields act together, from the weights and on rows, and which pairs and fields could be left out.
+    """Show which fields interact, by the weights and on rows, and which pairs and fields could be left out.
 
     Example: `fieldwise explain runs/pin --rows log.csv --out explained`
     """
@@ -143,8 +143,8 @@ def explain(
 
 @app.command()
 def models(
-    name: Annotated[str, typer.Argument(help="One model; all without a name.")] = "",
-    data: Annotated[Path | None, typer.Option(help="A prepared folder, to count parameters for.")] = None,
+    name: Annotated[str, typer.Argument(help="A model; by default all.")] = "",
+    data: Annotated[Path | None, typer.Option(help="A prepared folder, to count the parameters for it.")] = None,
     ways: Annotated[
         bool, typer.Option("--ways", help="Which way each part is computed here, and why not faster.")
     ] = False,
@@ -182,7 +182,7 @@ def models(
 
 
 def _ways(name: str, data: Path | None, batch: int, device: str, json: bool) -> None:
-    """The ways of one network, or of all, on rows of the data, or on drawn ones of ten fields."""
+    """Prints the way each part of a network, or of all, is computed, on the data or on random rows of ten fields."""
     from fieldwise.bundle.scoring import device_of
     from fieldwise.config.settings import Config
     from fieldwise.data.dataset import Dataset
@@ -218,10 +218,10 @@ def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
     file: Annotated[Path, typer.Option("-o", "--out", help="The page to write.")] = Path("report.html"),
     significance: Annotated[bool, typer.Option("--significance", help="Test the best run against the others.")] = False,
-    blocks: Annotated[int, typer.Option(help="Into how many blocks the test cuts the rows.", show_default="50")] = 0,
+    blocks: Annotated[int, typer.Option(help="Number of blocks of rows for the test.", show_default="50")] = 0,
     json: Json = False,
 ) -> None:
-    """Compare runs: a table here, and one self-contained page with curves, reliability and heat maps.
+    """Compare runs in a table, and in a self-contained page with curves, reliability and heat maps.
 
     Example: `fieldwise report runs/fm runs/pin --significance -o report.html`
     """

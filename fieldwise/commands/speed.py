@@ -1,4 +1,4 @@
-"""The verb that measures speed: bench."""
+"""The command that measures speed: bench."""
 
 from __future__ import annotations
 
@@ -19,11 +19,9 @@ HEAD = (
 
 @app.command()
 def bench(
-    models: Annotated[
-        str, typer.Option(help=f"Names, with commas, or all; all is the default, for --check {CHECKED}.")
-    ] = "",
-    vocab: Annotated[str, typer.Option(help="Categories in all fields together, with commas.")] = "1e6",
-    rows: Annotated[int, typer.Option(help="Rows timed of each model.")] = 40_000,
+    models: Annotated[str, typer.Option(help=f"Names, with commas, or all (default; for --check {CHECKED}).")] = "",
+    vocab: Annotated[str, typer.Option(help="Categories of all fields together; several with commas.")] = "1e6",
+    rows: Annotated[int, typer.Option(help="Rows to time with each model.")] = 40_000,
     batch: Annotated[int, typer.Option(help="Rows of a step.")] = 2000,
     precision: Annotated[str, typer.Option(help="float32 or bf16.")] = "float32",
     optimizer: Annotated[str, typer.Option(help="adam, adagrad, ftrl or sgd.")] = "adam",
@@ -31,7 +29,7 @@ def bench(
     check: Annotated[bool, typer.Option("--check", help="Check the fast paths instead of timing them.")] = False,
     json: Json = False,
 ) -> None:
-    """Measure training on drawn rows of 39 fields: rows/s, parts of a step, memory, shares of the machine's ceilings.
+    """Measure training on random rows of 39 fields: rows/s, parts of a step, memory, share of the machine's peak.
 
     Example: `fieldwise bench --models lr,fm,pin --vocab 1e5,1e6`
     """
@@ -58,7 +56,7 @@ def bench(
 
 
 def _check(names: tuple[str, ...], setting: Any, json: bool) -> None:
-    """Each fast path beside plain PyTorch in float64; exit code 1 if one is further off than it may be."""
+    """Compares each fast path with plain PyTorch in float64; exit code 1 if one is outside of its tolerance."""
     from fieldwise.speed.checks import as_json, checks
 
     done = []

@@ -1,4 +1,4 @@
-"""The verb that reruns the paper's tables and figures: study."""
+"""The command that reruns the paper's tables and figures: study."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from fieldwise.reporting.console import ComparisonBar, out, print_json, say
 
 @app.command()
 def study(
-    name: Annotated[str, typer.Argument(metavar="ID", help="An id that `study list` shows; all; list; page.")],
+    name: Annotated[str, typer.Argument(metavar="ID", help="An id from `study list`; all; list; page.")],
     size: Annotated[str, typer.Option(help="small, medium or paper.")] = "small",
     data: Annotated[Path | None, typer.Option(help="A folder of real data, for studies that take it.")] = None,
-    seeds: Annotated[int | None, typer.Option(help="Runs of each case; the study's own number without it.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Runs of each case; by default the study's own number.")] = None,
     folder: Annotated[Path, typer.Option("--out", help="Where tables, figures and runs go.")] = Path("studies"),
-    jobs: Annotated[int, typer.Option(help="Runs at a time; one for each core without it.", show_default=False)] = 0,
-    device: Annotated[str, typer.Option(help="Where models are trained: cpu or cuda.")] = "cpu",
+    jobs: Annotated[int, typer.Option(help="Runs at a time; by default one for each core.", show_default=False)] = 0,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     page: Annotated[Path | None, typer.Option(help="With `page`: the file to write.")] = None,
     json: Json = False,
 ) -> None:
-    """Rerun a table or a figure of the paper and see whether its claims hold. Goes on after a kill.
+    """Rerun a table or a figure of the paper and check its claims. Continues after a kill.
 
     Example: `fieldwise study history --size small --out studies`
     """

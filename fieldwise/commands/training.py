@@ -1,4 +1,4 @@
-"""Verbs that train: demo, train, blend, tune, compare."""
+"""Commands that train: demo, train, blend, tune, compare."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fieldwise.reporting.console import (
     TrainingBar,
     TuningBar,
     counting,
-    err,
+    note,
     out,
     print_json,
     print_report,
@@ -31,7 +31,7 @@ from fieldwise.reporting.console import (
 
 @app.command()
 def demo(
-    folder: Annotated[Path, typer.Option("--out", help="Where to leave data, runs, bundle and report.")] = Path("demo"),
+    folder: Annotated[Path, typer.Option("--out", help="The folder for data, runs, bundle and report.")] = Path("demo"),
     rows: Annotated[int, typer.Option(help="Rows of the simulated log.")] = 200_000,
     seed: int = 0,
     json: Json = False,
@@ -51,21 +51,23 @@ def demo(
 def train(
     data: Annotated[Path, typer.Argument(help="A prepared folder.")],
     folder: Annotated[Path, typer.Option("--out", help="The run folder to write.")],
-    model: Annotated[str, typer.Option(help="A name of `fieldwise models`.")] = "",
+    model: Annotated[str, typer.Option(help="A name from `fieldwise models`.")] = "",
     config: Annotated[Path | None, typer.Option(help="A recipe in TOML.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE, such as train.lr=3e-4.")] = None,
-    init_from: Annotated[str, typer.Option(help="An FM run to start the vectors from.")] = "",
-    continue_from: Annotated[Path | None, typer.Option(help="A run to go on with, its model and settings too.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
+    init_from: Annotated[str, typer.Option(help="An FM run that gives the initial vectors.")] = "",
+    continue_from: Annotated[
+        Path | None, typer.Option(help="A run, its model and settings, to continue with new rows.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "",
     seed: Annotated[int | None, typer.Option()] = None,
-    workers: Annotated[int, typer.Option(help="Processes that share each batch; torchrun sets its own.")] = 1,
-    tables: Annotated[str, typer.Option(help="Of --workers: replicated, sharded, or auto (what fits).")] = "",
-    restarts: Annotated[int, typer.Option(help="How often --workers are started again when one dies.")] = 3,
-    stalled_after: Annotated[float, typer.Option(help="Seconds until a silent worker is taken for dead.")] = 300.0,
+    workers: Annotated[int, typer.Option(help="Processes that share each batch; torchrun sets them itself.")] = 1,
+    tables: Annotated[str, typer.Option(help="With --workers: replicated, sharded, or auto (whichever fits).")] = "",
+    restarts: Annotated[int, typer.Option(help="How often --workers are restarted when one dies.")] = 3,
+    stalled_after: Annotated[float, typer.Option(help="Seconds after which a silent worker counts as dead.")] = 300.0,
     json: Json = False,
 ) -> None:
-    """Train a model on a prepared folder; leaves a run folder with a bundle in it.
+    """Train a model on a prepared folder; write a run folder with a bundle in it.
 
     Example: `fieldwise train data --model pin --set train.lr=3e-4 --out runs/pin`
     """
@@ -77,7 +79,7 @@ def train(
     given = {k: v for k, v in chosen.items() if v not in ("", None)}
     settings = load_config(config, set_ or (), given, settings_of(continue_from) if continue_from else None)
     job = Job(settings, data, folder, resume, json, stalled_after)
-    # One worker of cut tables is a worker, too.
+    # Sharded tables need the launcher even for one worker.
     if (workers != 1 or settings.train.tables == "sharded") and "WORLD_SIZE" not in os.environ:
         preload: tuple[str, ...] = ("fieldwise.train.loop",)
         if settings.train.tables == "sharded":
@@ -86,7 +88,7 @@ def train(
         report = distributed.launch(_train, (job,), workers, restarts, preload)
     else:
         report = _train(job)
-    if not report:  # this is a worker of torchrun, and not the first
+    if not report:  # a worker of torchrun other than the first
         return
     if json:
         print_json(report)
@@ -96,7 +98,7 @@ def train(
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker is told to train."""
+    """The task of a worker."""
 
     settings: Config
     data: Path
@@ -107,7 +109,7 @@ class Job:
 
 
 def _train(job: Job) -> dict[str, Any]:
-    """Trains, as one of the workers where there are any; the report, empty but for the first worker."""
+    """Trains, as one of the workers if there are several; returns the report, which only the first worker has."""
     from fieldwise.train import distributed
     from fieldwise.train import loop as room
 
@@ -120,20 +122,18 @@ def _train(job: Job) -> dict[str, Any]:
 
 @app.command()
 def blend(
-    members: Annotated[list[Path], typer.Argument(help="Runs or bundles, such as one of trees and one of a PNN.")],
+    members: Annotated[list[Path], typer.Argument(help="Runs or bundles, such as trees and a PNN.")],
     folder: Annotated[Path, typer.Option("--out", help="The run folder to write.")],
     data: Annotated[
-        list[Path] | None, typer.Option(help="A member's prepared folder, where it is not the one it was trained on.")
+        list[Path] | None, typer.Option(help="A member's prepared folder, if it is not the one it was trained on.")
     ] = None,
-    plain: Annotated[
-        bool, typer.Option("--plain", help="The same weight for all; only the calibration is fitted.")
-    ] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Equal weights; only the calibration is fitted.")] = False,
     calibration: Annotated[str, typer.Option(help="none, shift, platt or isotonic.")] = "platt",
     device: str = "cpu",
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Combine the logits of trained models, weighted by what validation rows say; leaves a run folder with a bundle.
+    """Combine the logits of trained models with weights fitted on validation rows; write a run folder with a bundle.
 
     Example: `fieldwise blend runs/gbdt runs/pin --out runs/blend`
     """
@@ -153,17 +153,17 @@ def blend(
 @app.command()
 def tune(
     data: Annotated[Path, typer.Argument(help="A prepared folder.")],
-    model: Annotated[str, typer.Option(help="A name of `fieldwise models`.")] = "",
-    trials: Annotated[int, typer.Option(help="How many trials the study shall have in all.")] = 30,
-    limit: Annotated[str, typer.Option("--time", help="How long this call may take, such as 90s, 30m, 2h.")] = "",
-    folder: Annotated[Path | None, typer.Option("--out", help="The study to begin or go on with: tune/MODEL.")] = None,
-    config: Annotated[Path | None, typer.Option(help="A recipe to begin with; it is the first trial.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE that every trial shall have.")] = None,
+    model: Annotated[str, typer.Option(help="A name from `fieldwise models`.")] = "",
+    trials: Annotated[int, typer.Option(help="Total number of trials of the study.")] = 30,
+    limit: Annotated[str, typer.Option("--time", help="Time limit of this call, such as 90s, 30m, 2h.")] = "",
+    folder: Annotated[Path | None, typer.Option("--out", help="The study to start or continue: tune/MODEL.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A recipe to start from; it is the first trial.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE for every trial.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "",
     seed: Annotated[int | None, typer.Option()] = None,
     json: Json = False,
 ) -> None:
-    """Search for settings with a lower validation log loss; leaves a recipe for `train`. Call it again to go on.
+    """Search for settings with a lower validation log loss; write a recipe for `train`. Call it again to continue.
 
     Example: `fieldwise tune data --model pin --trials 50 --time 30m --out tune/pin`
     """
@@ -188,23 +188,23 @@ def tune(
 def compare(
     data: Annotated[Path, typer.Argument(help="A prepared folder.")],
     models: Annotated[
-        str, typer.Option(help="Names of `fieldwise models`, with commas; all; a few quick and strong ones without.")
+        str, typer.Option(help="Names of `fieldwise models`, with commas; all; by default a few fast, strong ones.")
     ] = "",
     seeds: Annotated[int, typer.Option(help="Runs of each model.")] = 3,
-    recipes: Annotated[Path | None, typer.Option(help="A folder of MODEL.toml; defaults for the others.")] = None,
+    recipes: Annotated[Path | None, typer.Option(help="A folder of MODEL.toml; other models have defaults.")] = None,
     folder: Annotated[Path, typer.Option("--out", help="Where runs and tables go.")] = Path("comparison"),
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "",
     jobs: Annotated[int, typer.Option(help="Runs at a time.")] = 1,
     blend: Annotated[
         str,
-        typer.Option(help="Models to blend for a further line, such as gbdt,ipnn; all; none. All without --models."),
+        typer.Option(
+            help="Models to blend as one more entry, such as gbdt,ipnn; all; none. Default: all, or none with --models."
+        ),
     ] = "",
-    refit: Annotated[
-        bool, typer.Option(help="Train the best again, with the test rows among its training rows, to predict with.")
-    ] = True,
+    refit: Annotated[bool, typer.Option(help="Train the best again with the test rows added, for predictions.")] = True,
     json: Json = False,
 ) -> None:
-    """Train many models on one prepared folder; leaves a table, a page, and `best`, a bundle. Goes on after a kill.
+    """Train many models on one prepared folder; write a table, a page, and `best`, a bundle. Continues after a kill.
 
     Example: `fieldwise compare data --models lr,fm,deepfm,pin --seeds 3 --out comparison`
     """
@@ -216,8 +216,8 @@ def compare(
     names = [entrant.name for entrant in entrants]
     blended = blend or ("none" if models else "all")
     members = room.members_named("" if blended == "none" else blended, names)
-    for note in notes:
-        err.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
+    for text in notes:
+        note(text)
     with ComparisonBar(json) as bar:
         found = room.compare(entrants, data, folder, seeds, recipes, device, jobs, bar, members, refit)
     if json:
@@ -234,12 +234,12 @@ def compare(
     best = found["best"]
     say(f"lowest validation log loss: {best['model']}, {best['valid_log_loss']:.5f}")
     if "refit_rows" in best:
-        say(f"{best['bundle']} has learnt {best['refit_rows']:,} rows, the test part too, which measures it no more")
+        say(f"{best['bundle']} was trained on {best['refit_rows']:,} rows, including those of the test part")
     say(f"next: fieldwise predict {best['bundle']} FILE -o predictions.csv")
 
 
 def _seconds(text: str) -> float:
-    """90s, 30m or 2h in seconds; nothing means without end."""
+    """90s, 30m or 2h in seconds; infinite if empty."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text)
     if text and (found is None or float(found[1]) == 0):
         raise ConfigError(f"--time takes a time such as 90s, 30m or 2h, found '{text}'")

@@ -1,4 +1,4 @@
-"""Where a simulated test takes place: the service in this process, or a real server behind HTTP."""
+"""Where a simulated A/B test runs: in this process, or through a real server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Shown(NamedTuple):
 
 
 class Arena(Protocol):
-    """Arms under `folder/arms` that share the traffic by halves; the log is `folder/events.sqlite`."""
+    """Arms in `folder/arms` with equal shares of the traffic; the log is `folder/events.sqlite`."""
 
     def __init__(self, folder: Path, arms: Sequence[str], split_field: str) -> None: ...
 
@@ -43,15 +43,15 @@ class Arena(Protocol):
     def __exit__(self, *error: object) -> None: ...
 
     def swap(self) -> None:
-        """Lets the arms be what their folders now hold."""
+        """Reloads the arms from their folders."""
 
     @contextmanager
     def at(self, moment: float) -> Iterator[None]:
-        """Requests within belong to this time, where the arena can say so; all that was sent is logged at the end."""
+        """Requests within the block get this time, if the arena can set it; at its end all of them are logged."""
 
 
 class InProcess:
-    """The server's service without HTTP; the log has the simulated days."""
+    """The service without HTTP; the log has the simulated times."""
 
     def __init__(self, folder: Path, arms: Sequence[str], split_field: str) -> None:
         self._now = 0.0
@@ -89,7 +89,7 @@ class InProcess:
 
 
 class OverHttp:
-    """A server of its own process on this machine; its log has the real time."""
+    """A server in a process of its own; its log has the real times."""
 
     def __init__(self, folder: Path, arms: Sequence[str], split_field: str) -> None:
         self._token = secrets.token_urlsafe()

@@ -1,4 +1,4 @@
-"""The demo: a simulated log, four models, and how close they come to the truth."""
+"""The demo: a simulated log, four models, and their distance to the truth."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TRUTH = "true_probability"
 
 
 def run_demo(folder: Path, rows: int = 200_000, seed: int = 0, quiet: bool = False) -> dict[str, Any]:
-    """Simulates, prepares, trains, compares; returns the table's rows and the oracle's metrics."""
+    """Simulates, prepares, trains and compares; returns the rows of the table and the metrics of the truth."""
     _clear(folder)
     world = World("demo", seed)
     log, data = folder / "log.csv", folder / "data"
@@ -51,7 +51,7 @@ def run_demo(folder: Path, rows: int = 200_000, seed: int = 0, quiet: bool = Fal
 
 
 def _clear(folder: Path) -> None:
-    """An earlier demo is replaced; anything else is not ours to touch."""
+    """Removes an earlier demo; refuses a folder with anything else in it."""
     marker = folder / "demo.json"
     if folder.exists() and any(folder.iterdir()):
         if not marker.exists():
@@ -62,7 +62,7 @@ def _clear(folder: Path) -> None:
 
 
 def _split(log: Path, folder: Path) -> dict[str, Path]:
-    """Three files at random, 8:1:1, without the truth; the test rows' truth goes to truth.npz."""
+    """Splits the log at random into three files, 8:1:1, without the truth; truth.npz gets that of the test rows."""
     table = pa.concat_tables(formats.read([log]))
     draws = np.random.default_rng(1).random(len(table))
     paths = {}

@@ -1,4 +1,4 @@
-"""Many training runs, one after the other or side by side; what is DONE is kept, what was killed goes on."""
+"""Many training runs, in sequence or in parallel; finished runs are kept, killed ones are continued."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from fieldwise.train.loop import train
 
 @dataclass(frozen=True)
 class Job:
-    """One run: a recipe (defaults without one), settings stronger than it, and where it goes.
+    """One run: a recipe (or the defaults), settings that override it, and its folder.
 
-    Runs of one `group`, a model with several seeds, take about as long, and one that fails ends the group.
+    Runs of a `group`, such as a model's seeds, take about the same time; if one fails, the rest is skipped.
     """
 
     group: str
@@ -42,11 +42,11 @@ class Job:
 
     @property
     def seconds(self) -> float:
-        """How long training took, of a run that is DONE."""
+        """The training time of a finished run."""
         return float(json.loads((self.out / "report.json").read_text(encoding="utf-8"))["seconds"])
 
     def attempt(self, progress: Progress | None = None) -> str:
-        """Trains, or goes on, or checks that what is DONE is this run; returns what went wrong in one line, or ''."""
+        """Trains, continues, or checks that a finished run has these settings; returns the error in one line, or ''."""
         try:
             train(load_config(self.recipe, base=self.settings), self.data, self.out, resume=True, progress=progress)
         except FieldwiseError as error:
@@ -59,7 +59,7 @@ class Job:
 
 @dataclass
 class Board:
-    """Where all jobs stand."""
+    """The state of all jobs."""
 
     jobs: Sequence[Job]
     workers: int
@@ -69,7 +69,7 @@ class Board:
     seconds: dict[str, list[float]] = field(default_factory=dict)
 
     def left(self, waiting: Sequence[Job]) -> float | None:
-        """Seconds: a run takes as long as its group's others did, or as all did; None before the first is done."""
+        """Estimated seconds left, by the mean time of the group's runs, or of all; None before the first is done."""
         known = [seconds for group in self.seconds.values() for seconds in group]
         if not known:
             return None
@@ -87,7 +87,7 @@ class Board:
 
 
 def run_all(jobs: Sequence[Job], workers: int = 1, watch: Watch | None = None) -> dict[str, str]:
-    """Trains what is not DONE, a few at a time; returns what went wrong with each group that failed."""
+    """Trains all unfinished jobs, `workers` at a time; returns the error of each group that failed."""
     board = Board(jobs, workers, watch or Watch())
     for job in jobs:
         if job.done and job.group not in board.failures:
@@ -110,7 +110,7 @@ def _one_by_one(waiting: list[Job], board: Board) -> None:
 
 
 def _side_by_side(waiting: list[Job], board: Board) -> None:
-    """A process for each run, so that one that is killed, for want of memory say, takes no other with it."""
+    """Each run has its own process: one that is killed, such as for lack of memory, does not affect the others."""
     running: dict[Any, tuple[Any, Any, Job, float]] = {}
     try:
         while waiting or running:
@@ -140,17 +140,17 @@ def _start(job: Job, workers: int) -> tuple[Any, Any]:
 
 
 def _outcome(process: Any, answer: Any) -> str:
-    """What an ended process says that went wrong, or what its end says."""
+    """The error that an ended process sent, or one made from its exit code."""
     process.join()
     try:
         return str(answer.recv())
     except EOFError:
-        return f"its process ended with code {process.exitcode}, perhaps for want of memory; try fewer --jobs"
+        return f"its process ended with code {process.exitcode}, perhaps for lack of memory; try fewer --jobs"
 
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """Sets the threads of each process started here, unless the user has set them."""
+    """Sets the number of threads of processes started in the block, unless the user has set it."""
     if "OMP_NUM_THREADS" in os.environ:
         yield
         return
@@ -162,14 +162,14 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def _child(job: Job, sender: Any) -> None:
-    # Ctrl-C reaches all processes; the parent decides what becomes of this one.
+    # Ctrl-C reaches all processes; the parent ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_die_with_parent, daemon=True).start()
     sender.send(job.attempt())
 
 
 def _die_with_parent() -> None:
-    """A killed parent cannot end its children; on their own they would write beside its successor's."""
+    """Exits with the parent: one that was killed cannot end its children, and they would write beside new ones."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])

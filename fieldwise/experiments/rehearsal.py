@@ -1,9 +1,9 @@
-"""An A/B test in the simulated world: an incumbent that learns every day against a network, through the real router.
+"""An A/B test in the simulated world, through the real router: an incumbent that learns every day against a network.
 
-The incumbent is a logistic regression with FTRL that has gone on with each day's rows for months, and does so during
-the test; the challenger was trained once, on the latest days before it. Both learn from the world's own log of random
-impressions, so that neither is fed by what it showed. A request goes to the arm of its user; the arm ranks the slate,
-the best are shown, and clicks are drawn from the truth.
+The incumbent is a logistic regression with FTRL, updated with each day's rows for months before and during the test;
+the challenger is trained once, on the last days before it. Both learn from a log of random impressions, not from what
+they showed. A request goes to the arm of its user, which ranks the slate; the best are shown, and clicks are drawn
+from the true probabilities.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from fieldwise.bundle.bundle import load_encoder
 from fieldwise.config.errors import ConfigError
-from fieldwise.config.files import whole_file, whole_folder
+from fieldwise.config.files import whole_folder, write_whole
 from fieldwise.config.settings import load_config
 from fieldwise.data.encode.prepare import Split, prepare
 from fieldwise.data.world import World
@@ -34,10 +34,10 @@ from fieldwise.reporting.result_tables import Column
 from fieldwise.train.loop import train
 
 INCUMBENT, CHALLENGER = "ftrl", "pin"
-# The first day of the test in the event log: only the distance between days means anything.
+# The first day of the test in the event log; arbitrary.
 FIRST_TIME = 1_600_000_000
 DAY = 86_400
-# The paper's network was ahead on every day; here a day in seven may be lost to chance.
+# The paper's network won every day; here it may lose one in seven by chance.
 WON = 12 / 14
 COLUMNS = (
     Column("incumbent", "CTR FTRL", ".3%"),
@@ -51,7 +51,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Plan:
-    """How long both learn, how long they are compared, and on how much; `rows` and `requests` are for a day."""
+    """How long both learn and are compared, and on how much; `rows` and `requests` are per day."""
 
     days: int = 14
     incumbent_days: int = 90
@@ -71,7 +71,7 @@ class Plan:
                 raise ConfigError(f"--{option} must be at least {least}, found {getattr(self, name)}")
         if not 1 <= self.challenger_days <= self.incumbent_days:
             found = f"{self.challenger_days} and {self.incumbent_days}"
-            raise ConfigError(f"--challenger-days must lie within 1 and --incumbent-days, found {found}")
+            raise ConfigError(f"--challenger-days must be from 1 to --incumbent-days, found {found}")
 
 
 @dataclass
@@ -85,7 +85,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Slates:
-    """A day's requests: contexts, what each candidate adds, the truth of each and whether it would be clicked."""
+    """A day's requests: contexts, candidates, their true probabilities, and whether each would be clicked."""
 
     contexts: list[dict[str, Any]]
     candidates: list[list[dict[str, Any]]]
@@ -99,7 +99,7 @@ Progress = Callable[[str, int], None]
 def rehearse(
     plan: Plan, out: Path, http: bool = False, force: bool = False, progress: Progress = lambda step, days: None
 ) -> dict[str, Any]:
-    """Runs the test into the folder `out`: runs of both arms, event log, table, figure. Returns table and verdicts."""
+    """Runs the test and writes to `out` runs of both arms, event log, table and figure. Returns table and verdicts."""
     world = World(plan.kind, plan.seed, plan.rate, plan.incumbent_days + plan.days)
     with whole_folder(out, "rehearsal.json", force) as folder, ExitStack() as stack:
         incumbent = Incumbent(world, plan, folder)
@@ -124,14 +124,14 @@ def rehearse(
 
 
 class Incumbent:
-    """FTRL-LR that goes on day by day; `arms/ftrl` always names its newest run."""
+    """LR with FTRL, updated day by day; the link `arms/ftrl` points to its newest run."""
 
     def __init__(self, world: World, plan: Plan, folder: Path) -> None:
         self.world, self.plan, self.folder = world, plan, folder
         self.latest: Path | None = None
 
     def learn(self, day: int) -> None:
-        """One more day of rows, seen once; new values get ids, old weights and sums stay."""
+        """Trains on one more day of rows, once; new values get ids, weights and FTRL's sums are kept."""
         data, run = self.folder / "days" / f"{day:03}", self.folder / "runs" / f"{INCUMBENT}-{day:03}"
         known = load_encoder(self.latest) if self.latest else None
         _prepare(self.world, self.plan, data, day, day, known=known)
@@ -146,9 +146,9 @@ class Incumbent:
             "seed": self.plan.seed,
         }
         train(load_config(base=settings), data, run)
-        _point(self.folder / "arms" / INCUMBENT, run)
+        _point_link(self.folder / "arms" / INCUMBENT, run)
         shutil.rmtree(data)
-        # The run before this one may still be in service; those before it are not.
+        # The run before this one may still be in service; older ones are not.
         for old in sorted(run.parent.glob(f"{INCUMBENT}-*"))[:-2]:
             shutil.rmtree(old)
         self.latest = run
@@ -158,7 +158,7 @@ def _train_challenger(world: World, plan: Plan, folder: Path) -> None:
     data, run = folder / "days" / CHALLENGER, folder / "runs" / CHALLENGER
     _prepare(world, plan, data, plan.incumbent_days - plan.challenger_days, plan.incumbent_days - 1)
     train(load_config(base={"model.name": CHALLENGER, "seed": plan.seed}), data, run)
-    _point(folder / "arms" / CHALLENGER, run)
+    _point_link(folder / "arms" / CHALLENGER, run)
 
 
 def _prepare(world: World, plan: Plan, data: Path, first: int, last: int, **more: Any) -> None:
@@ -166,14 +166,14 @@ def _prepare(world: World, plan: Plan, data: Path, first: int, last: int, **more
         return (log.table for log in world.chunks(plan.rows * (last - first + 1), 0, first_day=first, last_day=last))
 
     split = Split((0.9, 0.1, 0.0), seed=plan.seed)
-    # A day is a number that the test's days never had before; no model can learn from it.
+    # The days of the test do not occur in training, so no model can learn from them.
     days = [name for name, column in world.columns.items() if column.style in ("day", "stamp")]
     data.parent.mkdir(exist_ok=True)
     prepare({"train": rows}, data, world.label, split=split, drop=days, **more)
 
 
-def _point(link: Path, run: Path) -> None:
-    """Makes a link name a run; in one step, so that a server always finds one of the two."""
+def _point_link(link: Path, run: Path) -> None:
+    """Points a link to a run, atomically: a server always finds the old or the new one."""
     link.parent.mkdir(exist_ok=True)
     new = link.with_suffix(".new")
     new.symlink_to(os.path.relpath(run, link.parent))
@@ -215,32 +215,32 @@ def _serve(arena: Arena, slates: Slates, top: int) -> dict[str, Tally]:
 
 def _day_row(day: int, tallies: dict[str, Tally], truth: NDArray[np.float64], top: int) -> dict[str, Any]:
     """A day's click rates; improvements are over the incumbent, `expected` and the bounds by the true probabilities."""
-    ours, theirs = tallies[CHALLENGER], tallies[INCUMBENT]
-    base = _ratio(theirs.truth, theirs.shown)
+    challenger, incumbent = tallies[CHALLENGER], tallies[INCUMBENT]
+    base = _ratio(incumbent.truth, incumbent.shown)
     best = float(np.sort(truth, axis=1)[:, -top:].mean())
     return {
         "day": day,
         "name": f"day {day}",
-        "incumbent": _ratio(theirs.clicks, theirs.shown),
-        "challenger": _ratio(ours.clicks, ours.shown),
-        "improvement": _over(_ratio(ours.clicks, ours.shown), _ratio(theirs.clicks, theirs.shown)),
-        "expected": _over(_ratio(ours.truth, ours.shown), base),
+        "incumbent": _ratio(incumbent.clicks, incumbent.shown),
+        "challenger": _ratio(challenger.clicks, challenger.shown),
+        "improvement": _over(_ratio(challenger.clicks, challenger.shown), _ratio(incumbent.clicks, incumbent.shown)),
+        "expected": _over(_ratio(challenger.truth, challenger.shown), base),
         "oracle": _over(best, base),
         "random": _over(float(truth.mean()), base),
     }
 
 
-def _ratio(part: float, whole: float) -> float | None:
-    return part / whole if whole else None
+def _ratio(part: float, total: float) -> float | None:
+    return part / total if total else None
 
 
 def _over(value: float | None, base: float | None) -> float | None:
-    """How much larger, as a share; nothing where there is nothing to compare with."""
+    """The relative increase; None if there is nothing to compare with."""
     return None if value is None or not base else value / base - 1
 
 
 def verdicts(days: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What should hold of the table, and whether it does; a day without clicks in an arm is no day won."""
+    """The claims about the table, and whether they hold; a day without clicks in an arm does not count as won."""
     rise, expected, oracle = (
         [-math.inf if row[key] is None else row[key] for row in days] for key in ("improvement", "expected", "oracle")
     )
@@ -277,7 +277,7 @@ def _write(found: dict[str, Any], folder: Path) -> None:
     )
     lines = [f"- {verdict['text']}\n" for verdict in found["verdicts"]]
     table = result_tables.markdown(COLUMNS, result_tables.lines(days, COLUMNS), "Day")
-    with whole_file(folder / "table.md") as file:
-        file.write_text(f"A simulation: clicks were drawn from a known truth.\n\n{table}\n{''.join(lines)}", "utf-8")
-    with whole_file(folder / "rehearsal.json") as file:
-        file.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    write_whole(
+        folder / "table.md", f"A simulation: clicks were drawn from a known truth.\n\n{table}\n{''.join(lines)}"
+    )
+    write_whole(folder / "rehearsal.json", json.dumps(found, indent=1))

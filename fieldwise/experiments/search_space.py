@@ -1,7 +1,7 @@
-"""What tuning may change: a range or some values for each option that the model has, and for the settings of training.
+"""The search space of tuning: a range or a list of values for each option of the model and for training settings.
 
-Rules belong to options, not to models: a model has those of its own keyword arguments, whichever they are. The base
-config lies in every range, and what the user holds fixed is in none.
+Ranges belong to options, not to models: a model gets those of its keyword arguments. Every range includes the base
+config's value; settings that the user fixed have no range.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from fieldwise.nn.trees import Trees
 from fieldwise.parts.kernel.formula import KernelProduct
 from fieldwise.train.loop import batch_size
 
-# Larger tables are too slow to be penalised whole, and updated whole, at every step.
+# L2 on all rows of a larger table, and its dense updates, would be too slow.
 WHOLE_TABLE_ROWS = 300_000
 
 
 @dataclass(frozen=True)
 class OneOf:
-    """Some values, of which one is taken."""
+    """A choice from some values."""
 
     values: tuple[Any, ...]
 
@@ -41,7 +41,7 @@ class OneOf:
 
 @dataclass(frozen=True)
 class Between:
-    """Any number from `low` to `high`; `log`: drawn by order of magnitude; `whole`: a whole number."""
+    """A number from `low` to `high`; `log`: on a logarithmic scale; `whole`: a whole number."""
 
     low: float
     high: float
@@ -52,7 +52,7 @@ class Between:
         return bool(self.low <= value <= self.high)
 
     def with_(self, value: Any) -> Between:
-        """Wide enough for the value; zero is on no logarithmic scale."""
+        """The range extended to the value; a logarithmic one cannot include zero."""
         if self.log and value <= 0:
             return self
         return replace(self, low=min(self.low, value), high=max(self.high, value))
@@ -63,7 +63,7 @@ Values = OneOf | Between
 
 @dataclass(frozen=True)
 class Axis:
-    """One choice: its name, its values, the base's own (None: not among them), and the kind of L2 it is for."""
+    """One choice: its name, its values, the base's value (None: not among them), and the kind of L2 it is for."""
 
     name: str
     values: Values
@@ -72,7 +72,7 @@ class Axis:
 
 
 def _multiples(*factors: float) -> Callable[[Any], OneOf]:
-    """Multiples of a size, or of all sizes of a list; at least 1, and 1 stays 1: it is a sub-network's one output."""
+    """Multiples of a size, or of each size in a list, at least 1; a size of 1, a sub-network's output, stays."""
 
     def scaled(size: int, factor: float) -> int:
         return size if size == 1 else max(1, math.floor(size * factor))
@@ -94,7 +94,7 @@ def _always(values: Values) -> Callable[[Any], Values]:
     return lambda default: values
 
 
-# By an option's name: its default -> its values. Options that are not here keep the base's value; switches take both.
+# The values of an option, given its default. Options not listed keep the base's value; switches take both.
 OPTIONS: dict[str, Callable[[Any], Values]] = {
     "dim": _multiples(0.5, 1, 2, 4),
     "attention": _multiples(0.5, 1, 2, 4),
@@ -116,9 +116,9 @@ OPTIONS: dict[str, Callable[[Any], Values]] = {
 
 
 def search_space(base: Config, layout: Layout, rows: int, held: Iterable[str] = ()) -> list[Axis]:
-    """The axes for a model over these fields and this number of training rows; `held` are settings that must stay.
+    """The axes for a model over these fields and this number of training rows; `held` are settings not to change.
 
-    `base` has all its options written out (train.resolve). It must build; so does each value of an axis beside it.
+    `base` has all its options written out (train.resolve). It must build; so does the base with any value of an axis.
     """
     with torch.device("meta"):
         trees = isinstance(build_model(base, layout), Trees)
@@ -146,7 +146,7 @@ def apply(base: Config, point: dict[str, Any]) -> Config:
 
 
 def _settings_of(name: str) -> set[str]:
-    """The settings that an axis decides."""
+    """The settings that an axis determines."""
     l2 = {"train.l2", "train.l2_full", "train.l2_reduction"}
     if name.startswith("hidden"):
         return {"model.hidden"}
@@ -164,7 +164,7 @@ def _option_axes(base: Config) -> list[Axis]:
 
 
 def _hidden_axes(base: Config) -> list[Axis]:
-    """Layers of one width; a base whose widths differ is no point of these, but is still tried as it is."""
+    """Layers of equal width; a base with different widths is not on these axes, but is still tried."""
     hidden = base.options.get("hidden")
     if hidden is None:
         return []
@@ -189,7 +189,7 @@ def _train_axes(settings: TrainSettings, rows: int, tables: bool) -> list[Axis]:
 
 
 def _l2_axes(settings: TrainSettings, tables: bool) -> list[Axis]:
-    """L2 on the looked-up rows or, where `tables` may be, on all rows of the tables; never on both."""
+    """L2 on the looked-up rows or, if `tables`, on all rows of the tables; never on both."""
     kinds = ("rows", "tables") if tables else ("rows",)
     known = {(True, False): "rows", (False, True): "tables"}
     kind = known.get((settings.l2 > 0, settings.l2_full > 0))
@@ -204,7 +204,7 @@ def _l2_axes(settings: TrainSettings, tables: bool) -> list[Axis]:
 
 
 def _axis(name: str, values: Values, start: Any) -> Axis:
-    """An axis that has the base's value too, where it can."""
+    """An axis that includes the base's value, if possible."""
     if start is None:
         return Axis(name, values, None)
     values = values.with_(start)
@@ -212,7 +212,7 @@ def _axis(name: str, values: Values, start: Any) -> Axis:
 
 
 def _buildable(axis: Axis, base: Config, layout: Layout) -> Values:
-    """Without the values that the model refuses beside the base's others: a kernel of vectors that starts uniform."""
+    """The values that the model accepts with the base's other options."""
     if isinstance(axis.values, Between) or not axis.name.startswith("model."):
         return axis.values
     return OneOf(tuple(value for value in axis.values.values if _builds(apply(base, {axis.name: value}), layout)))

@@ -1,9 +1,9 @@
-"""A study: a folder of trials, kept by Optuna, that processes share and that any of them may be killed over.
+"""A study: a folder of trials, kept by Optuna, that several processes share; any of them may be killed.
 
-identity.json (what is tuned)  study.log (Optuna's journal)  study.lock  trials/ (what runs at the moment)
+identity.json (what is tuned)  study.log (Optuna's journal)  study.lock  trials/ (running trials)
 
-Each process holds a lock on the trial it runs, which the system lets go when the process dies. A running trial that
-without a lock is therefore one whose process was killed: the next process takes it up again.
+Each process holds a lock on its trial, which the system releases when the process dies. A running trial without a lock
+is therefore one whose process was killed: the next process continues it.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from fieldwise.config.errors import BundleError, ConfigError, TrainingError
-from fieldwise.config.files import whole_file
+from fieldwise.config.files import write_whole
 
 NAME = "fieldwise"
-# What is said of a trial in each of Optuna's states.
+# Words for Optuna's states of a trial.
 WORDS = {"COMPLETE": "done", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "running", "WAITING": "waiting"}
 # The fewest evaluations before a trial may be stopped early, and the fewest finished trials to compare it with.
 WARM_UP, COMPANY = 4, 5
 
 
 class Study:
-    """The study of `identity` in a folder, begun or opened; `first` is the point of trial 0."""
+    """The study of `identity` in a folder, new or continued; `first` is the point of trial 0."""
 
     def __init__(self, out: Path, identity: dict[str, Any], first: dict[str, Any], seed: int) -> None:
         self.optuna, self.out, self.seed = import_optuna(), out, seed
@@ -56,7 +56,7 @@ class Study:
 
     @property
     def done(self) -> list[Any]:
-        """The trials that ran to their end, the best first."""
+        """The completed trials, the best first."""
         ended = [trial for trial in self.trials if trial.state == self.states.COMPLETE]
         return sorted(ended, key=lambda trial: (trial.value, trial.number))
 
@@ -67,7 +67,7 @@ class Study:
         return {word: found.count(word) for word in WORDS.values() if word in found}
 
     def take(self, trials: int) -> Any:
-        """A trial of one's own to run: one that was interrupted, or a new one; None where there are enough."""
+        """A trial for this process to run, an interrupted or a new one; None if there are enough."""
         with self.lock:
             self._tidy()
             if sum(trial.state != self.states.WAITING for trial in self.trials) >= trials:
@@ -75,15 +75,15 @@ class Study:
             trial = self.study.ask()
             self.hold = self._hold_of(trial.number)
             self.hold.acquire(timeout=0)
-        # A seed for each trial, so that a study that was interrupted proposes what it would have proposed.
+        # A seed for each trial: after an interruption the study proposes the same points.
         seed = np.random.SeedSequence([self.seed, trial.number]).generate_state(1)[0]
         self.study.sampler = self.optuna.samplers.TPESampler(seed=int(seed))
         return trial
 
     def tell(self, trial: Any, word: str, loss: float | None = None) -> None:
-        """The trial that was taken is done, pruned or failed, or, `waiting`, left to the next process."""
+        """Records the end of this process's trial: done, pruned, failed, or `waiting` for the next process."""
         state = next(self.states[name] for name, known in WORDS.items() if known == word)
-        # Told and released at once, or another process would find a running trial without a lock.
+        # In one locked step: another process must not find a running trial without a lock.
         with self.lock:
             if state == self.states.WAITING:
                 self._put_back(trial.number)
@@ -93,7 +93,7 @@ class Study:
             self._tidy()
 
     def _tidy(self) -> None:
-        """Running trials without a lock wait for the next process; what finished ones left behind is removed."""
+        """Puts running trials without a lock back, and removes the files of finished ones."""
         for trial in self.trials:
             if trial.state.is_finished():
                 shutil.rmtree(self.folder_of(trial.number), ignore_errors=True)
@@ -110,7 +110,7 @@ class Study:
         self.storage.set_trial_state_values(trial, self.states.WAITING)
 
     def folder_of(self, number: int) -> Path:
-        """Where a trial's run lives while it runs."""
+        """The folder of a trial's run while it runs."""
         return self.out / "trials" / str(number)
 
     def _hold_of(self, number: int) -> FileLock:
@@ -118,9 +118,9 @@ class Study:
         return FileLock(self.folder_of(number).with_suffix(".lock"))
 
     def importance(self, names: set[str]) -> dict[str, float]:
-        """The share of each of these settings in what made trials better or worse, by a forest.
+        """The importance of each of these settings for the loss of trials, by a random forest.
 
-        Pruned trials count, or the bad values of a setting would be missing; ranks, or one bad trial would be all.
+        Includes pruned trials, which have the bad values, and uses ranks, so one bad trial does not dominate.
         """
         judged = [trial for trial in self.trials if trial.value is not None and names <= trial.params.keys()]
         ranked = self.optuna.create_study()
@@ -133,7 +133,7 @@ class Study:
 
 
 class _StudyLock:
-    """One process at a time writes to the study; the half line of one that was killed in writing is dropped."""
+    """One process at a time writes to the study; drops the partial line that a killed process left."""
 
     def __init__(self, file: Path) -> None:
         self.file, self.lock = file, FileLock(file.with_suffix(".lock"))
@@ -141,7 +141,7 @@ class _StudyLock:
     def acquire(self) -> bool:
         self.lock.acquire()
         if self.file.exists():
-            _drop_half_line(self.file)
+            _drop_partial_line(self.file)
         return True
 
     def release(self) -> None:
@@ -154,7 +154,7 @@ class _StudyLock:
         self.release()
 
 
-def _drop_half_line(path: Path) -> None:
+def _drop_partial_line(path: Path) -> None:
     with path.open("r+b") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 1))
@@ -164,14 +164,13 @@ def _drop_half_line(path: Path) -> None:
 
 
 def _claim(out: Path, identity: dict[str, Any]) -> _StudyLock:
-    """Takes the folder: a new one, or the same study's; never another's."""
+    """Takes a new folder or one of the same study; refuses another study's."""
     check_free(out)
     out.mkdir(parents=True, exist_ok=True)
     known, lock = out / "identity.json", _StudyLock(out / "study.log")
     with lock:
         if not known.exists():
-            with whole_file(known) as file:
-                file.write_text(json.dumps(identity, indent=1), encoding="utf-8")
+            write_whole(known, json.dumps(identity, indent=1))
         with _damage_named(out):
             before = json.loads(known.read_text(encoding="utf-8"))
     for key in identity:
@@ -182,7 +181,7 @@ def _claim(out: Path, identity: dict[str, Any]) -> _StudyLock:
 
 
 def check_free(out: Path) -> bool:
-    """Whether a study would be begun in the folder; refuses one that holds something else."""
+    """Whether the folder is free for a new study; refuses one with other contents."""
     if (out / "identity.json").is_file():
         return False
     if out.exists() and (not out.is_dir() or {path.name for path in out.iterdir()} - {"study.lock"}):
@@ -199,7 +198,7 @@ def _damage_named(out: Path) -> Iterator[None]:
 
 
 def import_optuna() -> Any:
-    """Optuna, which only tuning needs."""
+    """Optuna, which only tuning needs; an error says how to install it."""
     try:
         import optuna
     except ImportError:

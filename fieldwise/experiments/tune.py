@@ -1,8 +1,8 @@
-"""A search for better settings: Optuna proposes, training runs judge by validation log loss. It leaves a folder:
+"""A search for better settings: Optuna proposes them, training runs measure their validation log loss. It writes
 
-recipe.toml  trials.csv  and the study itself (trials.py), to go on with
+recipe.toml  trials.csv  and the study itself (trials.py), which can be continued
 
-Trial 0 is the base config, so that the recipe is never worse than it on validation rows. Test rows are not looked at.
+Trial 0 is the base config, so the recipe is never worse on validation rows. Test rows are not used.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from fieldwise.config import memory
 from fieldwise.config.errors import ConfigError, FieldwiseError, TooLarge, TrainingError
-from fieldwise.config.files import whole_file
+from fieldwise.config.files import whole_file, write_whole
 from fieldwise.config.progress import Progress
 from fieldwise.config.settings import Config
 from fieldwise.data.dataset import Dataset
@@ -29,13 +29,13 @@ from fieldwise.train.boosting import Boosting
 from fieldwise.train.loop import average, resolve, start
 from fieldwise.train.runs import Run, check_parts
 
-# Fewer judged trials say little about which settings matter.
+# With fewer trials the importance of settings is not computed.
 IMPORTANCE_TRIALS = 10
 LEADERS = 5
 
 
 class TimeUp(Exception):
-    """The time for tuning is over, in the middle of a trial."""
+    """The time for tuning ended during a trial."""
 
 
 class Hopeless(Exception):
@@ -51,10 +51,10 @@ def tune(
     held: Iterable[str] = (),
     bar: TuningBar | None = None,
 ) -> dict[str, Any]:
-    """Goes on with the study in `out` until it has `trials` trials, or for `seconds`; returns what was found.
+    """Starts or continues the study in `out` until it has `trials` trials, or for `seconds`; returns the result.
 
-    `config` is the first trial; `held` are settings, such as train.epochs, that no trial changes. Ctrl-C ends it
-    as the time does: the trial at hand is kept for the next call, and the best so far is the result.
+    `config` is the first trial; `held` are settings, such as train.epochs, that no trial changes. Ctrl-C works like the
+    end of the time: the next call continues the current trial, and the result is the best so far.
     """
     if trials < 1:
         raise ConfigError(f"--trials must be at least 1, found {trials}")
@@ -62,11 +62,11 @@ def tune(
     search = Search(config, data, out, held)
     deadline, stopped = time.monotonic() + seconds, ""
     try:
-        # A kill may have come between the end of the best trial and its recipe.
-        search.leave()
+        # An earlier process may have been killed between the end of the best trial and writing its recipe.
+        search.write_results()
         while time.monotonic() < deadline and (trial := search.study.take(trials)) is not None:
             search.run(trial, trials, deadline, bar)
-            search.leave()
+            search.write_results()
         stopped = "time" if time.monotonic() >= deadline else ""
     except TimeUp:
         stopped = "time"
@@ -74,29 +74,29 @@ def tune(
         stopped = "interrupt"
         if not search.study.done:
             raise
-    search.leave()
+    search.write_results()
     return search.result() | {"stopped": stopped}
 
 
 class Search:
-    """What is tuned, where it may go, and what is left of it."""
+    """The base config, the search space, the study and its results."""
 
     def __init__(self, config: Config, data: Path, out: Path, held: Iterable[str] = ()) -> None:
         import_optuna()
-        self.out, held, whole = out, sorted(held), Dataset.open(data)
-        check_parts(whole)
-        # Without them, nothing here can look at the test rows.
-        self.dataset = replace(whole, parts={name: part for name, part in whole.parts.items() if name != "test"})
+        self.out, held, dataset = out, sorted(held), Dataset.open(data)
+        check_parts(dataset)
+        # Nothing here can use the test rows.
+        self.dataset = replace(dataset, parts={name: part for name, part in dataset.parts.items() if name != "test"})
         self.base = resolve(config)
-        rows = whole.parts["train"].rows
-        self.axes = search_space(self.base, whole.layout, rows, held)
+        rows = dataset.parts["train"].rows
+        self.axes = search_space(self.base, dataset.layout, rows, held)
         if not self.base.train.batch_size and any(axis.name == "train.batch_size" for axis in self.axes):
-            # What a batch size left open decides must stay when trials choose one.
+            # The average follows from the automatic batch size and must not change when trials choose another.
             self.base = replace(self.base, train=replace(self.base.train, average=average(self.base.train, rows)))
         if check_free(out):
             self._try_base()
         identity = {
-            "data": whole.fingerprint,
+            "data": dataset.fingerprint,
             "model": config.model,
             "settings": [self.base.to_toml(), *held],
             "search space": [repr(axis) for axis in self.axes],
@@ -105,7 +105,7 @@ class Search:
         self.study = Study(out, identity, first, config.seed)
 
     def _try_base(self) -> None:
-        """Finds a mistake in the base config before there is a folder; one too large for memory is a failed trial."""
+        """Raises a mistake in the base config before the folder is made; running out of memory is a failed trial."""
         with tempfile.TemporaryDirectory() as folder:
             try:
                 start(self.base, self.dataset, Path(folder) / "run").close()
@@ -114,7 +114,7 @@ class Search:
                     raise
 
     def run(self, trial: Any, trials: int, deadline: float, bar: TuningBar) -> None:
-        """Trains at the trial's point and tells the study how it ended; what stops it leaves it for the next call."""
+        """Trains at the trial's point and records the outcome; if interrupted, the next call continues it."""
         best = next(((best.value, best.number) for best in self.study.done), None)
         bar.trial(trial.number, trials, deadline, best)
         try:
@@ -123,9 +123,9 @@ class Search:
             self.study.tell(trial, "waiting")
             raise
         self.study.tell(trial, word, loss)
-        told = "" if loss is None else f" {loss:.5f}"
+        shown_loss = "" if loss is None else f" {loss:.5f}"
         better = ", the best so far" if loss is not None and (best is None or loss < best[0]) else ""
-        bar.say(f"trial {trial.number}: {word}{told}{better}{reason and f': {reason}'}")
+        bar.say(f"trial {trial.number}: {word}{shown_loss}{better}{reason and f': {reason}'}")
 
     def _outcome(self, trial: Any, deadline: float, bar: TuningBar) -> tuple[str, float | None, str]:
         """How the trial ended, its loss, and why it failed if it did."""
@@ -141,11 +141,11 @@ class Search:
             return "failed", None, reason
 
     def _train(self, trial: Any, deadline: float, bar: TuningBar) -> float:
-        """The best validation log loss of a run, before calibration: what early stopping goes by."""
+        """The best validation log loss of a run before calibration, which early stopping uses too."""
         with start(self._config(trial), self.dataset, self.study.folder_of(trial.number), resume=True) as run:
-            told = self.study.trials[trial.number].intermediate_values
+            reported = self.study.trials[trial.number].intermediate_values
             try:
-                run.fit(_Watch(trial, told, run, deadline, bar))
+                run.fit(_Watch(trial, reported, run, deadline, bar))
             finally:
                 trial.set_user_attr("seconds", run.at["seconds"])
         loss = float(run.at["best_loss"])
@@ -154,23 +154,22 @@ class Search:
         return loss
 
     def _config(self, trial: Any) -> Config:
-        """What the trial trains: the base for trial 0, and else the base at a point that is proposed here."""
+        """The config of the trial: the base for trial 0, otherwise the base with the values that Optuna proposes."""
         if trial.number > 0:
             return apply(self.base, point_of(trial, self.axes))
         for axis in self.axes:
-            # Told to the study, so that it can learn from this trial too.
+            # Suggested too, so the study learns from this trial.
             if axis.start is not None:
                 _proposed(trial, axis)
         return self.base
 
-    def leave(self) -> None:
-        """Writes trials.csv and the recipe of the best trial, each whole."""
+    def write_results(self) -> None:
+        """Writes trials.csv and the recipe of the best trial."""
         with self.study.lock:
             with whole_file(self.out / "trials.csv") as path:
                 self._write_trials(path)
             for best in self.study.done[:1]:
-                with whole_file(self.out / "recipe.toml") as path:
-                    path.write_text(self._recipe(best), encoding="utf-8")
+                write_whole(self.out / "recipe.toml", self._recipe(best))
 
     def _write_trials(self, path: Path) -> None:
         names = [axis.name for axis in self.axes]
@@ -191,10 +190,10 @@ class Search:
         return head + self._config(fixed).to_toml()
 
     def result(self) -> dict[str, Any]:
-        """The best trials, what mattered, and where things are."""
+        """The best trials, the importance of settings, and the files written."""
         done = self.study.done
         if not done:
-            raise TrainingError(self._nothing())
+            raise TrainingError(self._no_result())
         names = {axis.name for axis in self.axes if not axis.only_for}
         judged = sum(trial.value is not None for trial in self.study.trials)
         return {
@@ -206,7 +205,7 @@ class Search:
             "importance": self.study.importance(names) if judged >= IMPORTANCE_TRIALS else {},
         }
 
-    def _nothing(self) -> str:
+    def _no_result(self) -> str:
         failed = [trial.user_attrs["error"] for trial in self.study.trials if "error" in trial.user_attrs]
         if not failed:
             return f"the time was up before a trial ended; the same command goes on with it ({self.out})"
@@ -214,13 +213,13 @@ class Search:
 
 
 class _Watch(Progress):
-    """Tells the study how a trial is doing, and ends it when it is hopeless or the time is up."""
+    """Reports a trial's losses to the study, and stops it when it is hopeless or the time is up."""
 
-    def __init__(self, trial: Any, told: dict[int, float], run: Run, deadline: float, bar: TuningBar) -> None:
-        self.trial, self.told, self.deadline, self.bar = trial, dict(told), deadline, bar
-        # Places that are alike for all trials: evaluations, whatever the batch; rounds of trees, by their length.
+    def __init__(self, trial: Any, reported: dict[int, float], run: Run, deadline: float, bar: TuningBar) -> None:
+        self.trial, self.reported, self.deadline, self.bar = trial, dict(reported), deadline, bar
+        # Steps at which trials compare: evaluations, whatever the batch size; rounds of trees, scaled by their rate.
         pace = run.config.options["lr"] if isinstance(run, Boosting) else run.settings.evaluations
-        self.places_per_row = pace / run.part.rows
+        self.steps_per_row = pace / run.part.rows
 
     def start(self, rows: int, epochs: int, done: int) -> None:
         self.bar.start(rows, epochs, done)
@@ -231,19 +230,19 @@ class _Watch(Progress):
         self.bar.step(rows, loss, epoch)
 
     def evaluated(self, record: dict[str, Any]) -> None:
-        """Reports the best loss so far, once for each place: a run that goes on after a kill may come by again."""
+        """Reports the best loss so far, once for each step: a run that continues after a kill may repeat some."""
         self.bar.evaluated(record)
-        place, loss = round(record["rows"] * self.places_per_row), record["log_loss"]
-        if place in self.told or not math.isfinite(loss):
+        place, loss = round(record["rows"] * self.steps_per_row), record["log_loss"]
+        if place in self.reported or not math.isfinite(loss):
             return
-        self.told[place] = min([loss, *self.told.values()])
-        self.trial.report(self.told[place], place)
+        self.reported[place] = min([loss, *self.reported.values()])
+        self.trial.report(self.reported[place], place)
         if self.trial.number > 0 and self.trial.should_prune():
             raise Hopeless
 
 
 def point_of(trial: Any, axes: list[Axis]) -> dict[str, Any]:
-    """A value on each axis, as the trial has it or the study's sampler proposes it."""
+    """A value on each axis: the trial's, or one that the study's sampler proposes."""
     point: dict[str, Any] = {}
     for axis in axes:
         if axis.only_for in ("", point.get("l2 on")):
@@ -262,12 +261,12 @@ def _proposed(trial: Any, axis: Axis) -> Any:
 
 
 def _shown(value: Any) -> Any:
-    """Optuna's choices are plain values: a list of sizes is text, as --set takes it."""
+    """A value that Optuna accepts as a choice: a list of sizes becomes text, in the syntax of --set."""
     return ",".join(map(str, value)) if isinstance(value, tuple) else value
 
 
 def _reason(error: Exception) -> str | None:
-    """Why a trial failed, where that is the point's doing and not ours."""
+    """Why a trial failed, if its settings are the cause; None for a bug."""
     if isinstance(error, (TrainingError, ConfigError)):
         return str(error)
     return "out of memory" if memory.ran_out(error) else None

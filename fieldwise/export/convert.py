@@ -20,7 +20,7 @@ from fieldwise.parts.interactions import Interaction, array, plain_part_of
 def network(model: Model, layout: Layout, tables: str = "fp32") -> Part:
     """The model over fields of this layout: the parts embedding, linear and one for each branch, as far as it has them.
 
-    A model with a part that has no ONNX form, or that combines parts in its own way, has one traced part for all branches.
+    A model with a part that has no ONNX form, or that combines parts in its own way, has one traced part for branches.
     """
     model, found = model.cpu().eval(), []
     shape = {key: list(getattr(layout, key)) for key in ("sizes", "widths", "ordered")}

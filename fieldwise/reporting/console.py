@@ -29,7 +29,7 @@ from fieldwise.reporting.result_tables import Column
 
 out = Console()
 err = Console(stderr=True)
-# Who sees no bar hears something at least so often, in seconds.
+# Where no bar can be drawn, a line of progress is printed this often, in seconds.
 PULSE = 60.0
 PROPOSAL_COLUMNS = (
     Column("alone", "Log loss saved alone", ".3%"),
@@ -42,7 +42,7 @@ GROUP_COLUMNS = (
     Column("log_loss", "Log loss", ".5f"),
     Column("calibration", "Pred./obs.", ".3f"),
 )
-# What a model is compared with, where it is.
+# Columns for what a model is compared with.
 RIVALS = {
     "log_loss_against": Column("log_loss_against", "Against", ".5f"),
     "log_loss_truth": Column("log_loss_truth", "Truth", ".5f"),
@@ -64,17 +64,26 @@ def print_json(values: dict[str, Any]) -> None:
 
 
 def say(text: str) -> None:
-    """A line as it is: no colours guessed from it, no line breaks in the middle of a command."""
-    out.print(text, highlight=False, markup=False, soft_wrap=True)
+    """Prints a line unchanged: without highlighting and line breaks."""
+    _print(out, text)
 
 
 def warn(text: str) -> None:
-    """A line on standard error that something is not as it should be."""
-    err.print(f"warning: {text}", highlight=False, markup=False, soft_wrap=True)
+    """Prints a warning on standard error."""
+    _print(err, f"warning: {text}")
+
+
+def note(text: str) -> None:
+    """Prints a note on standard error."""
+    _print(err, f"note: {text}")
+
+
+def _print(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def print_metrics(title: str, found: dict[str, Any]) -> None:
-    """The metrics of some rows, one in a line."""
+    """Prints metrics, one in a line."""
     words = {
         "auc": "AUC",
         "log_loss": "log loss",
@@ -92,7 +101,7 @@ def print_metrics(title: str, found: dict[str, Any]) -> None:
 
 
 def print_report(report: dict[str, Any], run: Path) -> None:
-    """How good a finished run is on held-out rows, where it is, and what to do with it."""
+    """Prints the metrics of a finished run on held-out rows, where it is, and what to do next."""
     part = "test" if "test" in report else "valid"
     print_metrics(f"{report['model']} on {part} rows", report[part])
     for warning in report.get("warnings", ()):
@@ -102,7 +111,7 @@ def print_report(report: dict[str, Any], run: Path) -> None:
 
 
 def print_recipes(found: Sequence[dict[str, Any]]) -> None:
-    """One paragraph for each recipe: what it is, where it is published, under which terms, how many rows."""
+    """Prints for each recipe its title, where it is published, its terms and its number of rows."""
     for recipe in found:
         say(f"{recipe['name']:17}{recipe['title']}")
         say(f"{'':17}{recipe['link']}; terms: {recipe['terms']}; {_published(recipe)}")
@@ -115,7 +124,7 @@ def _published(recipe: dict[str, Any]) -> str:
 
 
 def print_recipe(recipe: dict[str, Any]) -> None:
-    """All that a recipe says."""
+    """Prints everything about a recipe."""
     shares = ", ".join(f"{share:g}" for share in recipe["split"]["shares"])
     by = f" in the order of {recipe['split']['by']}" if recipe["split"]["by"] else " at random"
     named = "; ".join(f"{part}: {pattern}" for part, pattern in recipe["split"]["files"].items())
@@ -140,14 +149,14 @@ def print_recipe(recipe: dict[str, Any]) -> None:
 
 
 def print_proposals(found: Sequence[dict[str, Any]]) -> None:
-    """The history keys that were proposed, in their order, and what each saves of the base rate's log loss."""
+    """Prints the proposed history keys and the share of the base rate's log loss that each saves."""
     if found:
         rows = [{"name": row["key"]} | row for row in found]
         result_tables.show(out, PROPOSAL_COLUMNS, result_tables.lines(rows, PROPOSAL_COLUMNS), "Proposed history")
 
 
 def print_groups(found: dict[str, Any]) -> None:
-    """The AUC within the values of a column and, where they are few, the metrics of each."""
+    """Prints the AUC within the values of a column and, if there are few, the metrics of each."""
     column, area = found["column"], found["auc"]
     say(f"  {'AUC within ' + column:26} {'not defined' if area is None else f'{area:.5f}'}")
     used = f"{found['groups_used']:,} of {found['groups']:,} values have both classes"
@@ -161,7 +170,7 @@ def print_groups(found: dict[str, Any]) -> None:
 
 
 def print_seen(found: Sequence[dict[str, Any]], by: str = "") -> None:
-    """Rows whose values training knew, and rows of `other` with what they cost of the log loss; by value too."""
+    """Prints the metrics of rows whose values training knew, and of rows with `other` and their cost."""
     known = [own["field"] for own in found if not own["share"]]
     if known:
         say(f"no row with `other` in {', '.join(known)}")
@@ -183,9 +192,9 @@ def _print_costs(slices: Sequence[tuple[str, dict[str, Any]]], head: str) -> Non
 
 
 class Pulse:
-    """Plain lines where a bar cannot be seen, in a file or a pipe: what has ended, and each minute what is under way.
+    """Lines of progress where no bar can be drawn, in a file or a pipe: every minute, and at every `tell`.
 
-    `state` says the latter. On a terminal, and for `quiet`, there are none.
+    `state` returns the line. On a terminal, and with `quiet`, nothing is printed.
     """
 
     def __init__(self, state: Callable[[], str], quiet: bool) -> None:
@@ -194,11 +203,11 @@ class Pulse:
         self.thread = threading.Thread(target=self._beat, daemon=True)
 
     def tell(self, text: str = "") -> None:
-        """A line at once; without one, that of what is under way, if something is."""
+        """Prints a line now; without a text, that of `state`, unless it is empty."""
         line = text or self.state()
         if self.speaks and line:
             self.told = time.monotonic()
-            err.print(line, highlight=False, markup=False, soft_wrap=True)
+            _print(err, line)
 
     def _beat(self) -> None:
         while not self.ended.wait(max(0.0, self.told + PULSE - time.monotonic())):
@@ -248,7 +257,7 @@ class TrainingBar(progress.Progress):
         self.bar.update(self.task, advance=rows, description=title, speed=speed, loss=self.loss)
 
     def say(self, text: str) -> None:
-        err.print(f"note: {text}", highlight=False, markup=False, soft_wrap=True)
+        note(text)
 
     def evaluated(self, record: dict[str, Any]) -> None:
         self.valid = f"valid {record['log_loss']:.4f}"
@@ -309,7 +318,7 @@ class TuningBar(progress.Progress):
 
     def say(self, text: str) -> None:
         if not self.quiet:
-            err.print(text, highlight=False, markup=False, soft_wrap=True)
+            _print(err, text)
 
     def __enter__(self) -> TuningBar:
         return self
@@ -398,7 +407,7 @@ class ComparisonBar(progress.Watch):
         self._show()
 
     def say(self, text: str) -> None:
-        err.print(f"note: {text}", highlight=False, markup=False, soft_wrap=True)
+        note(text)
 
     def _show(self) -> None:
         self.bar.update(self.task, description=f"{self.running} {self.state}".strip(), left=self._left())

@@ -1,4 +1,4 @@
-"""One self-contained HTML page: its frame, its look, and how it is written."""
+"""Writes a self-contained HTML page: its frame and its style."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fieldwise.config.files import whole_file
 
 
 def write_page(out: Path, title: str, parts: Sequence[str], command: Sequence[str]) -> Path:
-    """Writes the parts, empty ones left out, and a last line with the command that makes the page again."""
-    again = f"Make this page again: <code>{escape(shlex.join(command))}</code>"
-    footer = f"<footer>fieldwise {escape(fieldwise.__version__)}. {again}</footer>"
+    """Writes the parts that are not empty, and a footer with the command that makes the page again."""
+    remake = f"Make this page again: <code>{escape(shlex.join(command))}</code>"
+    footer = f"<footer>fieldwise {escape(fieldwise.__version__)}. {remake}</footer>"
     body = "\n".join(filter(None, [*parts, footer]))
     try:
         with whole_file(out) as file:
@@ -27,7 +27,7 @@ def write_page(out: Path, title: str, parts: Sequence[str], command: Sequence[st
 
 
 def figure(head: str, svg: str, caption: str) -> str:
-    """A picture with its heading and what to see in it."""
+    """A picture with its heading and its caption."""
     return f'<figure>{head}<div class="scroll">{svg}</div><figcaption>{caption}</figcaption></figure>'
 
 

@@ -1,7 +1,7 @@
-"""`fieldwise explain`: a model's field pairs as maps, a ranking of them, and what leaving some out would cost.
+"""`fieldwise explain`: maps and a ranking of a model's field pairs, and the cost of leaving some out.
 
-The cost is measured, not derived: pairs that are left out give their mean instead of what the row says, fields take the
-value of another row, and the AUC on rows with labels says what that does. Nothing is trained again.
+The cost is the drop of the AUC on labelled rows when a pair outputs its mean instead of the row's value, or a field has
+the value of another row. Nothing is trained again.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from fieldwise.evaluation.pair_strength import pair_strength
 from fieldwise.reporting import plots
 from fieldwise.reporting.result_tables import Column
 
-# Rows that are looked at; and fields, whose pairs grow with their square.
+# The most rows used, and the most fields: the number of pairs grows with their square.
 MOST_ROWS, MOST_FIELDS = 20_000, 500
-# The share of the pairs that a third is; and what an AUC may lose before somebody notices.
+# A third of the pairs, and a loss of AUC that counts as negligible.
 THIRD, SMALL_COST = 1 / 3, 0.0005
 SHARES = (0.1, 0.2, THIRD, 0.5, 0.7, 0.9)
 TITLES = {
@@ -47,14 +47,14 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Rows:
-    """Encoded rows to explain a model with; their labels, where they have any."""
+    """Encoded rows to explain a model with, and their labels, if they have any."""
 
     ids: NDArray[np.int32]
     labels: NDArray[np.uint8] | None
 
 
 def explain(predictor: Predictor, rows: Path | None = None, strength_rows: int = 512) -> dict[str, Any]:
-    """Maps (F, F) by name, all pairs from the strongest down, and, with labels, what leaving some out costs."""
+    """Maps (F, F) by name, all pairs, the strongest first, and, with labels, the cost of leaving some out."""
     encoder, model = predictor.bundle.own_encoder, predictor.model
     layout, names = encoder.layout, encoder.names
     if layout.fields < 2:
@@ -65,15 +65,15 @@ def explain(predictor: Predictor, rows: Path | None = None, strength_rows: int =
             f"explain measures all pairs of at most {MOST_FIELDS} fields, found {found_pairs} "
             f"({predictor.bundle.path}); `fieldwise report` shows those of the strongest fields"
         )
-    known = rows_of(predictor, rows)
+    rows_used = rows_of(predictor, rows)
     maps: dict[str, pair_maps.Matrix | None] = {}
     if pair_maps.pair_part(model) is not None:
         maps["mean"] = pair_maps.mean_map(model, layout)
-    if known is not None:
+    if rows_used is not None:
         if pair_maps.pair_part(model) is not None:
-            maps["weighted"] = pair_maps.mean_map(model, layout, pair_maps.counts_of(known.ids, layout))
-            maps["variance"] = pair_maps.variance_map(model, known.ids, layout)
-        maps["strength"] = pair_strength(predictor.bundle.logits, known.ids, layout, strength_rows)
+            maps["weighted"] = pair_maps.mean_map(model, layout, pair_maps.counts_of(rows_used.ids, layout))
+            maps["variance"] = pair_maps.variance_map(model, rows_used.ids, layout)
+        maps["strength"] = pair_strength(predictor.bundle.logits, rows_used.ids, layout, strength_rows)
     drawn = {name: found for name, found in maps.items() if found is not None}
     if not drawn:
         raise DataError(f"{predictor.bundle.config.model} has no products of vectors to show; give --rows FILE")
@@ -81,13 +81,13 @@ def explain(predictor: Predictor, rows: Path | None = None, strength_rows: int =
     ranked = ranking(drawn, names, by)
     found: dict[str, Any] = {"model": predictor.bundle.config.model, "fields": names, "ranked_by": by, "pairs": ranked}
     found |= {"maps": {name: matrix.round(6).tolist() for name, matrix in drawn.items()}}
-    if known is not None and known.labels is not None and 0 < known.labels.sum() < len(known.labels):
-        found |= costs(predictor, known, ranked, names)
+    if rows_used is not None and rows_used.labels is not None and 0 < rows_used.labels.sum() < len(rows_used.labels):
+        found |= costs(predictor, rows_used, ranked, names)
     return found
 
 
 def rows_of(predictor: Predictor, rows: Path | None) -> Rows | None:
-    """The rows of a file or of a prepared folder; without either those of the run, if they are still there."""
+    """The rows of a file or a prepared folder; without either, those the run was trained on, if they still exist."""
     opened = predictor.bundle
     if rows is None:
         data = Path(str(opened.metrics.get("data", "")))
@@ -126,7 +126,7 @@ def _raw_rows(predictor: Predictor, file: Path) -> Rows:
 
 
 def ranking(maps: dict[str, pair_maps.Matrix], names: Sequence[str], by: str) -> list[dict[str, Any]]:
-    """A row for each pair with its place in every map, the strongest first; `pair` is its number in pairs' order."""
+    """A row for each pair with its value in every map, the strongest first; `pair` is its index among the pairs."""
     first, second = np.triu_indices(len(names), k=1)
     order = np.argsort(-maps[by][first, second], kind="stable")
     return [
@@ -142,7 +142,7 @@ def ranking(maps: dict[str, pair_maps.Matrix], names: Sequence[str], by: str) ->
 
 
 def costs(predictor: Predictor, rows: Rows, ranked: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str, Any]:
-    """AUC whole, without each field, and, for a network of pairs, without its weakest and its strongest ones."""
+    """The AUC, the cost of each field and, for a network of pairs, of its weakest and its strongest pairs."""
     model, layout = predictor.model, predictor.bundle.own_encoder.layout
     assert rows.labels is not None
     labels = rows.labels
@@ -150,15 +150,15 @@ def costs(predictor: Predictor, rows: Rows, ranked: Sequence[dict[str, Any]], na
     def area(ids: NDArray[np.int32]) -> float:
         return metrics.auc(labels, predictor.bundle.logits(ids))
 
-    whole = area(rows.ids)
+    full_auc = area(rows.ids)
     shuffled = np.random.default_rng(0).permutation(len(rows.ids))
     fields = []
     for number, name in enumerate(names):
         columns = layout.columns_of([number])
         changed = rows.ids.copy()
         changed[:, columns] = rows.ids[shuffled][:, columns]
-        fields.append({"field": name, "cost": whole - area(changed)})
-    found: dict[str, Any] = {"auc": whole, "rows": len(labels)}
+        fields.append({"field": name, "cost": full_auc - area(changed)})
+    found: dict[str, Any] = {"auc": full_auc, "rows": len(labels)}
     found["drop_fields"] = sorted(fields, key=lambda row: -row["cost"])
     if pair_maps.pair_part(model) is not None:
         found["drop_pairs"] = []
@@ -168,26 +168,28 @@ def costs(predictor: Predictor, rows: Rows, ranked: Sequence[dict[str, Any]], na
             row: dict[str, Any] = {"share": share, "pairs": count}
             for end, chosen in ends.items():
                 with pair_maps.without_pairs(model, [pair["pair"] for pair in chosen], rows.ids):
-                    row[end] = whole - area(rows.ids)
+                    row[end] = full_auc - area(rows.ids)
             found["drop_pairs"].append(row)
     return found
 
 
 def droppable(found: dict[str, Any]) -> list[str]:
-    """In words, what could be left out at a negligible cost of AUC."""
-    said = []
+    """Sentences that say what could be left out at a negligible cost of AUC."""
+    sentences = []
     easy = [row for row in found.get("drop_pairs", []) if row["weakest"] <= SMALL_COST]
     if easy:
         last = easy[-1]
-        said.append(f"the {last['pairs']} weakest of {len(found['pairs'])} pairs cost {last['weakest']:+.5f} of AUC")
+        sentences.append(
+            f"the {last['pairs']} weakest of {len(found['pairs'])} pairs cost {last['weakest']:+.5f} of AUC"
+        )
     fields = [row["field"] for row in found.get("drop_fields", []) if row["cost"] <= SMALL_COST]
     if fields:
-        said.append(f"fields that cost no more than {SMALL_COST} of AUC by themselves: {', '.join(fields)}")
-    return said
+        sentences.append(f"fields that cost no more than {SMALL_COST} of AUC by themselves: {', '.join(fields)}")
+    return sentences
 
 
 def write(found: dict[str, Any], out: Path, force: bool = False) -> None:
-    """explain.json, pairs.csv, fields.csv and a heat map for each matrix."""
+    """Writes explain.json, pairs.csv, fields.csv and a heat map for each matrix."""
     with whole_folder(out, "explain.json", force) as folder:
         (folder / "explain.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
         _csv(folder / "pairs.csv", found["pairs"])

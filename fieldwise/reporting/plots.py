@@ -1,6 +1,6 @@
-"""The pictures of a report, each one SVG text, and those of a study. Made by hand: no pyplot, no global state.
+"""The pictures of reports (as SVG text) and of studies. Without pyplot, so without global state.
 
-They are drawn small, a phone's width, so that their letters stay readable when scaled to a screen.
+They are drawn at the width of a phone, so letters stay readable when scaled to a screen.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fieldwise.config.files import whole_file
 
-# Okabe and Ito's colours, distinct to colour-blind eyes; markers, and strokes after six runs, help them.
+# Okabe and Ito's colours, distinct to colour-blind eyes; markers and, after six runs, strokes differ too.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 STROKES = ("-", "--", ":", "-.")
@@ -49,7 +49,7 @@ def training_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
                 best = int(np.nanargmin(y))
                 axes.plot(x[best], y[best], "o", ms=10, mfc="none", mec=_style(number)["color"], mew=1.2)
     for axes, label in ((top, "Training log loss"), (bottom, "Validation log loss")):
-        _dress(axes, "", label)
+        _style_axes(axes, "", label)
         _cut_peaks(axes)
     bottom.set_xlabel("Training rows seen (ring: best)", fontsize=9.5, color=INK)
     bottom.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -62,7 +62,7 @@ def training_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 def reliability_diagram(runs: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
     """Observed rate over predicted probability; `runs`: name -> metrics.reliability's bins, {} for none yet.
 
-    Both axes are logarithmic where all rates are small, so that rare clicks do not crowd in a corner.
+    Both axes are logarithmic if all rates are small; rare clicks would otherwise crowd in a corner.
     """
     figure = _figure(4.9)
     axes = figure.subplots()
@@ -78,7 +78,7 @@ def reliability_diagram(runs: Mapping[str, Mapping[str, Sequence[float]]]) -> st
         shown = (x > 0) & (y > 0) if rare else np.ones(len(x), dtype=bool)
         axes.plot(x[shown], y[shown], label=_shown(name), **_style(number))
     axes.plot(limits, limits, color="#8A9099", lw=1, ls=(0, (4, 3)), label="perfect")
-    _dress(axes, "Predicted probability", "Observed rate")
+    _style_axes(axes, "Predicted probability", "Observed rate")
     if rare:
         axes.set(xscale="log", yscale="log")
         for axis in (axes.xaxis, axes.yaxis):
@@ -98,7 +98,7 @@ def spread(models: Mapping[str, Sequence[float]], label: str) -> str:
     for place, values in zip(places, models.values(), strict=True):
         axes.plot(values, [place] * len(values), "o", color=COLOURS[0], ms=5, alpha=0.6, mew=0)
         axes.plot([float(np.mean(values))], [place], "|", color=INK, ms=14, mew=1.6)
-    _dress(axes, label, "")
+    _style_axes(axes, label, "")
     axes.set_yticks(places, [_shown(name) for name in models], parse_math=False, color=INK)
     axes.set_ylim(len(models) - 0.4, -0.6)
     axes.xaxis.set_major_locator(MaxNLocator(5))
@@ -142,16 +142,16 @@ def curves(
     ylabel: str,
     logarithmic: Sequence[str] = (),
 ) -> Figure:
-    """A line for each series of points (x, y); `logarithmic` names the axes, x or y, that are."""
+    """A line for each series of points (x, y); `logarithmic` names the logarithmic axes, x or y."""
     figure = _figure(3.4)
     axes = figure.subplots()
     for number, (name, (x, y)) in enumerate(series.items()):
         style = _style(number) if len(x) <= 40 else _style(number) | {"marker": ""}
         axes.plot(x, y, label=_shown(name, 28), **style)
-    _dress(axes, xlabel, ylabel)
+    _style_axes(axes, xlabel, ylabel)
     for axis in logarithmic:
         axes.set(**{f"{axis}scale": "log"})
-        # Plain numbers: powers of ten would want fonts that not every machine has.
+        # Plain numbers: powers of ten need fonts that not every machine has.
         scale = axes.xaxis if axis == "x" else axes.yaxis
         scale.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         scale.set_minor_formatter(FuncFormatter(lambda value, _: ""))
@@ -171,7 +171,7 @@ def panels(parts: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]], lab
                 number = kinds.index(kind)
                 look = {"color": COLOURS[number], "marker": MARKERS[number], "ls": "", "ms": 5, "mew": 0}
                 axes.plot(values, [place] * len(values), label=kind if place == 0 else None, **look)
-        _dress(axes, label if axes is grid[-1] else "", "")
+        _style_axes(axes, label if axes is grid[-1] else "", "")
         axes.set_title(_shown(title, 50), fontsize=10, color=INK, loc="left", parse_math=False)
         axes.set_yticks(range(len(part)), [_shown(name) for name in part], parse_math=False, color=INK)
         axes.set_ylim(len(part) - 0.4, -0.6)
@@ -187,7 +187,7 @@ def surfaces(parts: Mapping[str, tuple[ArrayLike, ArrayLike, ArrayLike]], labels
         axes: Any = figure.add_subplot(1, len(parts), number + 1, projection="3d")
         grid = [_thinned(np.asarray(values)) for values in (x, y, z)]
         axes.plot_surface(*grid, cmap="viridis", lw=0, rstride=1, cstride=1)
-        # Smaller in its frame, which cuts off the labels of the axes otherwise.
+        # Zoomed out, or the frame would cut off the labels of the axes.
         axes.set_box_aspect(None, zoom=0.76)
         axes.set_title(title, fontsize=9, color=INK)
         for axis, text in zip((axes.xaxis, axes.yaxis, axes.zaxis), labels, strict=True):
@@ -213,7 +213,7 @@ def heat_grid(maps: Mapping[str, ArrayLike], columns: int) -> Figure:
 
 
 def _thinned(values: NDArray[Any], most: int = 18) -> NDArray[Any]:
-    """Some rows and columns of a grid, its edges among them, so that a picture has few corners."""
+    """Some rows and columns of a grid, including its edges, which keeps the picture small."""
     places = [np.unique(np.linspace(0, size - 1, min(size, most)).round().astype(int)) for size in values.shape]
     return np.asarray(values[np.ix_(*places)])
 
@@ -221,7 +221,7 @@ def _thinned(values: NDArray[Any], most: int = 18) -> NDArray[Any]:
 def save(figure: Figure, path: Path, words: str) -> None:
     """Writes the figure as PATH.svg and PATH.png."""
     with whole_file(path.with_suffix(".svg")) as file:
-        # A hundredth of a point is finer than any screen; surfaces have thousands of corners.
+        # A hundredth of a point is finer than any screen, and surfaces have thousands of corners.
         file.write_text(re.sub(r"(\d\.\d\d)\d+", r"\1", _svg(figure, words)), encoding="utf-8")
     with whole_file(path.with_suffix(".png")) as file:
         figure.savefig(file, format="png", dpi=90, facecolor="white", metadata={"Software": None})
@@ -232,13 +232,13 @@ def _figure(height: float, width: float = WIDTH) -> Figure:
 
 
 def _style(number: int) -> dict[str, Any]:
-    """How run number so-and-so is drawn, in every picture."""
+    """The style of the run with this number, the same in every picture."""
     turn, place = divmod(number, len(COLOURS))
     stroke = STROKES[turn % len(STROKES)]
     return {"color": COLOURS[place], "marker": MARKERS[place], "ls": stroke, "lw": 1.6, "ms": 4.2}
 
 
-def _dress(axes: Axes, xlabel: str, ylabel: str) -> None:
+def _style_axes(axes: Axes, xlabel: str, ylabel: str) -> None:
     axes.set_axisbelow(True)
     axes.grid(color=GRID, lw=0.8)
     axes.spines[["top", "right"]].set_visible(False)
@@ -249,7 +249,7 @@ def _dress(axes: Axes, xlabel: str, ylabel: str) -> None:
 
 
 def _cut_peaks(axes: Axes) -> None:
-    """Leaves the first steps' or a diverging run's peaks outside the picture: they would flatten the rest."""
+    """Cuts off the peaks of the first steps or of a diverging run, which would flatten the rest."""
     values = np.array([value for line in axes.lines for value in np.asarray(line.get_ydata(), dtype=float)])
     values = values[np.isfinite(values)]
     if len(values) < 8:
@@ -282,7 +282,7 @@ def _write_values(axes: Axes, values: NDArray[np.float64], top: float) -> None:
 
 
 def _shown(name: str, length: int = NAME_LENGTH) -> str:
-    """A name as a picture can show it: shortened in the middle, signs that the font lacks as '?'."""
+    """A name as a picture can show it: shortened in the middle, with '?' for characters that the font lacks."""
     drawable = get_font(findfont(FONT)).get_char_index
     text = "".join(sign if sign.isprintable() and drawable(ord(sign)) else "?" for sign in str(name))
     if len(text) <= length:
@@ -291,15 +291,15 @@ def _shown(name: str, length: int = NAME_LENGTH) -> str:
 
 
 def _svg(figure: Figure, words: str) -> str:
-    """The figure as an <svg> element to stand in a page: the same text each time, ids that no other has."""
+    """The figure as an <svg> element for a page: deterministic, with unique ids."""
     for text in figure.findobj(Text):
         text.set(fontfamily=FONT)
     file = io.StringIO()
     figure.savefig(file, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     body = file.getvalue().partition("<svg")[2].partition(">")[2]
-    # The style element would reach beyond the picture, into the page; its two rules stand on the svg instead.
+    # The style element would apply to the whole page; its two rules are attributes of the svg instead.
     body = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>", "", body, flags=re.DOTALL)
-    body = _own_ids(re.sub(r"\s+", " ", body))
+    body = _unique_ids(re.sub(r"\s+", " ", body))
     width, height = figure.get_size_inches() * 72
     return (
         '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" role="img" '
@@ -308,8 +308,8 @@ def _svg(figure: Figure, words: str) -> str:
     )
 
 
-def _own_ids(body: str) -> str:
-    """Ids that something points to get names made from the picture itself; the others go."""
+def _unique_ids(body: str) -> str:
+    """Renames the ids that are referred to after a digest of the picture, and removes the others."""
     used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', body))
     names = {found: f"@{n}" for n, found in enumerate(re.findall(r' id="([^"]+)"', body)) if found in used}
 

@@ -1,4 +1,4 @@
-"""Runs -> one table, for the terminal and for the page, and one self-contained HTML page."""
+"""Compares runs in a table, on the terminal and in a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from fieldwise.reporting import plots, result_tables
 from fieldwise.reporting.pages import figure, write_page
 from fieldwise.reporting.result_tables import Column, Line, high, low, near_one
 
-# A pair strength below this many logits is rounding: the model just adds its fields up.
+# A pair strength below this many logits is rounding: the effects of the fields add up.
 ADDITIVE = 1e-4
-# What the page reads of a part's metrics, beside the table's columns.
+# Metrics that the page needs, beside the table's columns.
 _NEEDED = ("rows", "positive_rate", "reliability")
-# More fields than this, and a heat map gets the page's whole width.
+# A heat map with more fields gets the full width of the page.
 WIDE_FIELDS = 20
 
 
 MEANINGS = {
-    "auc": "chance that a positive row scores above a negative one; 0.5 is guessing, 1 is perfect.",
-    "log_loss": "average surprise at what happened; lower is better, and wrong probabilities cost.",
-    "rig": "relative information gain: share of the average rate's log loss that the model removes; 0 is no help.",
-    "calibration": "mean predicted probability over observed rate; 1 is right, 1.1 promises 10 % too much.",
+    "auc": "probability that a positive row scores above a negative one; 0.5 is guessing, 1 is perfect.",
+    "log_loss": "mean of -log of the probability of what happened; lower is better, and wrong probabilities cost.",
+    "rig": "relative information gain: share of the average rate's log loss that the model removes; 0 is none.",
+    "calibration": "mean predicted probability over observed rate; 1 is right, 1.1 is 10 % too high.",
     "ece": "expected calibration error: mean distance of predicted and observed rates over groups of rows.",
-    "rows_per_s": "training rows handled in a second.",
-    "parameters": "how many numbers the model learns.",
-    "epochs": "how often training went over its rows before it stopped.",
+    "rows_per_s": "training rows per second.",
+    "parameters": "number of values that the model learns.",
+    "epochs": "passes over the training rows until training stopped.",
 }
 COLUMNS = (
     Column("auc", "AUC", ".4f", high),
@@ -65,7 +65,7 @@ class Run:
 
     @property
     def part(self) -> str:
-        """The held-out rows that the metrics are of: test, or valid if there was no test data, or '' yet."""
+        """The held-out part of the metrics: test, valid if there was no test data, or '' before the run is finished."""
         return next((part for part in ("test", "valid") if part in self.report), "")
 
     @property
@@ -78,7 +78,7 @@ class Run:
         """Opens a folder that training wrote, finished or not."""
         for name in ("config.toml", "log.jsonl"):
             if not (path / name).is_file():
-                found = f"it has no {name}" if path.is_dir() else "there is no such folder"
+                found = f"it has no {name}" if path.is_dir() else "no such folder"
                 raise BundleError(f"{path} is not a run: {found}; name a folder that `fieldwise train --out` wrote")
         try:
             config = (path / "config.toml").read_text(encoding="utf-8")
@@ -95,7 +95,7 @@ class Run:
 def table_rows(runs: Sequence[Path]) -> list[dict[str, Any]]:
     """One dict for each run, in order: name, path, model, part, finished, and the keys of COLUMNS.
 
-    A value that is not there, because the run is unfinished or the metric has no meaning, is None.
+    A value is None if the run is unfinished or the metric is not defined.
     """
     return _rows([Run.read(Path(path)) for path in runs])
 
@@ -106,7 +106,7 @@ def print_table(rows: Sequence[Mapping[str, Any]], oracle: Mapping[str, float] |
 
 
 def differences(runs: Sequence[Path], blocks: int = 0) -> dict[str, Any]:
-    """The best of these runs tested against each other one on the same held-out rows, by significance.py."""
+    """Tests the best of these runs against each of the others on the same held-out rows, with significance.py."""
     if len(runs) < 2:
         raise FieldwiseError(f"--significance compares runs: name at least two, found {len(runs)}")
     rows = table_rows(runs)
@@ -124,7 +124,7 @@ def write_report(
 ) -> Path:
     """Writes the page of these runs to `out`.
 
-    `oracle`: metrics of the true probabilities, where known; `tested`: what `differences` found.
+    `oracle`: metrics of the true probabilities, if known; `tested`: the result of `differences`.
     """
     if not runs:
         raise FieldwiseError("a report needs at least one run, found none; name what `fieldwise train --out` wrote")
@@ -145,9 +145,9 @@ def write_report(
 
 
 def _read_log(path: Path) -> list[dict[str, Any]]:
-    """The log's records; a last line that a kill cut short is left out."""
-    whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
-    records = [json.loads(line) for line in whole.split("\n") if line]
+    """The log's records, without a last line that a kill cut off."""
+    complete, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
+    records = [json.loads(line) for line in complete.split("\n") if line]
     for record in records:
         _need(record, {"train": ("rows", "loss"), "valid": ("rows", "log_loss")}.get(record["event"], ()))
     return records
@@ -162,7 +162,7 @@ def _need(values: Container[str], keys: Sequence[str]) -> None:
 def _rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
     rows = []
     for run, name in zip(runs, _names(runs), strict=True):
-        # calibration is the method's name in the report and the ratio in the metrics: those win.
+        # `calibration` is the method in the report and the ratio in the metrics: the metrics win.
         values = run.report | run.metrics
         about = {"name": name, "path": str(run.path), "model": run.model, "part": run.part}
         numbers = {column.key: _number(values.get(column.key)) for column in COLUMNS}
@@ -171,7 +171,7 @@ def _rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    """What each run is called: its model, with as much of its folder as tells it from the others."""
+    """A name for each run: its model, and as much of its folder as makes it unique."""
     for names in (
         [run.model for run in runs],
         [f"{run.model} ({run.path.name})" for run in runs],
@@ -187,12 +187,12 @@ def _number(value: Any) -> float | int | None:
 
 
 def _compared(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The part whose rows compare with each other: test, if any run has it."""
+    """The part whose rows are compared: test, if any run has it."""
     return "test" if any(row["part"] == "test" for row in rows) else "valid"
 
 
 def _lines(rows: Sequence[Mapping[str, Any]], oracle: Mapping[str, float] | None) -> list[Line]:
-    """The table's lines; runs compete for the best value with those that were measured on the same part."""
+    """The table's lines; only runs measured on the compared part can have the best value."""
     remarks = [" – validation" if r["part"] == "valid" else "" if r["finished"] else " – unfinished" for r in rows]
     lines = result_tables.lines(rows, COLUMNS, remarks, [row["part"] == _compared(rows) for row in rows])
     return lines + (result_tables.lines([{"name": "oracle"} | dict(oracle)], COLUMNS) if oracle else [])
@@ -201,14 +201,14 @@ def _lines(rows: Sequence[Mapping[str, Any]], oracle: Mapping[str, float] | None
 def _summary(
     named: Mapping[str, Run], rows: Sequence[Mapping[str, Any]], oracle: Mapping[str, float] | None
 ) -> Iterator[str]:
-    """The first paragraph's sentences: what is shown, which run is best, how far from the oracle."""
+    """The sentences of the first paragraph: the runs, the best of them, its distance to the oracle."""
     data = sorted({Path(str(run.report["data"])).name for run in named.values() if run.report.get("data")})
     trained = f", trained on {escape(', '.join(data))}." if data else "."
     yield (f"{len(rows)} runs are shown here" if len(rows) > 1 else "One run is shown here") + trained
     part = _compared(rows)
     known = [row for row in rows if row["part"] == part and row["log_loss"] is not None]
     if not known:
-        yield "There is no result to compare yet; the curves show how far training has come."
+        yield "No run has a result yet; the curves show the progress of training."
         return
     best, *others = sorted(known, key=lambda row: float(row["log_loss"]))
     name, metrics = f"<strong>{escape(best['name'])}</strong>", named[best["name"]].metrics
@@ -222,7 +222,7 @@ def _summary(
     if oracle and "log_loss" in oracle:
         yield _beside_oracle(best, oracle["log_loss"])
     if part == "valid":
-        yield "There was no test data; validation rows also decide when to stop, so expect slightly worse."
+        yield "There was no test data; validation rows also decide when to stop, so new rows will be slightly worse."
     elif any(row["part"] == "valid" for row in rows):
         yield "Runs without test data show their validation rows, which are not compared with the others."
 
@@ -234,7 +234,7 @@ def _beside_oracle(best: Mapping[str, Any], oracle: float) -> str:
         base = best["log_loss"] / (1 - best["rig"])
         share = (base - best["log_loss"]) / (base - oracle) if base > oracle else math.nan
         if 0 <= share <= 1:
-            place += f", having learned {share:.0%} of what can be known beyond the average rate"
+            place += f", and has learned {share:.0%} of what can be known beyond the average rate"
     return f"The oracle, which knows the true probabilities, reaches {oracle:.5f}; the best run is {place}."
 
 
@@ -246,15 +246,15 @@ def _table(rows: Sequence[Mapping[str, Any]], oracle: Mapping[str, float] | None
 
 
 def significance_section(tested: Mapping[str, Any]) -> str:
-    """What the tests found, as sentences, and how to read them."""
+    """The results of the tests as sentences, and how to read them."""
     kind = {"test": "test", "valid": "validation"}[tested["part"]]
-    many = " Of twenty pairs without a difference one has p below 0.05." if len(tested["pairs"]) > 1 else ""
+    many = " One in twenty pairs without a difference has p below 0.05." if len(tested["pairs"]) > 1 else ""
     return (
         "<h2>Is the difference real?</h2>\n"
         f"<ul>{''.join(f'<li>{escape(sentence)}</li>' for sentence in significance.sentences(tested))}</ul>\n"
-        f"<p class='note'>Wilcoxon's signed-rank test on the {tested['rows']:,} {kind} rows, cut in their order into "
-        f"{tested['blocks']} blocks. p is how often two models of equal worth would differ as much; below "
-        f"{significance.LEVEL} the difference is called real.{many}</p>"
+        f"<p class='note'>Wilcoxon's signed-rank test on the {tested['rows']:,} {kind} rows, divided in order into "
+        f"{tested['blocks']} blocks. p is how often two equally good models would differ as much; below "
+        f"{significance.LEVEL} the difference is called significant.{many}</p>"
     )
 
 
@@ -264,8 +264,8 @@ def pictures(named: Mapping[str, Run]) -> str:
     curves = figure(
         "<h2>Training curves</h2>",
         plots.training_curves(logs),
-        "Both fall while a model learns. Where validation turns up and training falls on, a model begins to "
-        "learn its rows by heart; the weights at the ring are kept.",
+        "Both fall while a model learns. Where validation rises while training still falls, the model begins to "
+        "overfit; the weights at the ring are kept.",
     )
     bins = {name: run.metrics.get("reliability", {}) for name, run in named.items()}
     if not any(bins.values()):
@@ -274,13 +274,13 @@ def pictures(named: Mapping[str, Run]) -> str:
         "<h2>Reliability diagram</h2>",
         plots.reliability_diagram(bins),
         "Each point is a group of rows with similar predictions. On the dashed line a predicted 20 % comes "
-        "true in 20 % of the rows; below it a model promises too much.",
+        "true in 20 % of the rows; below the line, predictions are too high.",
     )
     return f'<div class="pair">{curves}{reliability}</div>'
 
 
 def _heat_maps(named: Mapping[str, Run]) -> str:
-    """A map for each run whose fields act together, and a word on those that only add up."""
+    """A map for each run with interactions, and a note on runs without any."""
     figures, adding, wide = [], [], ""
     for name, run in named.items():
         found = run.report.get("pair_strength")
@@ -295,12 +295,12 @@ def _heat_maps(named: Mapping[str, Run]) -> str:
         wide = " wide" if len(fields) > WIDE_FIELDS else wide
     if not figures:
         return ""
-    none = f" No map for {', '.join(adding)}: there all fields just add up." if adding else ""
+    none = f" No map for {', '.join(adding)}: the effects of its fields add up." if adding else ""
     return (
-        "<h2>Which fields act together</h2>\n"
-        "<p>A dark square is a pair of fields that the model reads together: how much, in logits, the effect "
-        "of changing one depends on the other, measured on held-out rows. "
-        f"White is a pair whose effects just add up. Each map has its own scale.{none}</p>\n"
+        "<h2>Which fields interact</h2>\n"
+        "<p>The darker a square, the more the effect of one field depends on the other, in logits, measured on "
+        "held-out rows. "
+        f"White is a pair whose effects add up. Each map has its own scale.{none}</p>\n"
         f'<div class="pair{wide}">{"".join(figures)}</div>'
     )
 
@@ -320,19 +320,19 @@ def settings(named: Mapping[str, Run]) -> str:
     for name, run in named.items():
         boxes.append(
             f"<details><summary>{escape(name)}</summary><pre>{escape(run.config)}</pre>"
-            f"{_members(run)}<p>Train it again: <code>{escape(shlex.join(_again(run)))}</code></p></details>"
+            f"{_members(run)}<p>Train it again: <code>{escape(shlex.join(_train_command(run)))}</code></p></details>"
         )
     return "<h2>Settings</h2>\n" + "\n".join(boxes)
 
 
 def _members(run: Run) -> str:
-    """What a blend is made of; nothing for other runs."""
+    """The members of a blend; empty for other runs."""
     named = [f"{member['model']} {member['weight']:.3f}" for member in run.report.get("members", ())]
     return f"<p>Members and their weights: {escape(', '.join(named))}.</p>" if named else ""
 
 
-def _again(run: Run) -> list[str]:
-    """The command that leaves such a run."""
+def _train_command(run: Run) -> list[str]:
+    """The command that trains such a run."""
     if "members" in run.report:
         members = [str(member["run"]) for member in run.report["members"]]
         folders = dict.fromkeys(str(member["data"]) for member in run.report["members"])

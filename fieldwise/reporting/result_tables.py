@@ -14,8 +14,8 @@ from rich.text import Text
 
 
 class Column(NamedTuple):
-    """A column: its key in the rows, how it is written, how bad a value is, if one can be better, and the key of its
-    standard deviation, if it is a mean."""
+    """A column: its key in the rows, its title and format, how bad a value is (None: none is better), and the key of
+    the standard deviation, if the value is a mean."""
 
     key: str
     title: str
@@ -25,22 +25,22 @@ class Column(NamedTuple):
 
 
 def low(value: float) -> float:
-    """The badness of what should be low."""
+    """The badness of a value that should be low."""
     return value
 
 
 def high(value: float) -> float:
-    """The badness of what should be high."""
+    """The badness of a value that should be high."""
     return -value
 
 
 def near_one(value: float) -> float:
-    """The badness of a ratio."""
+    """The badness of a ratio that should be 1."""
     return abs(math.log(value)) if value > 0 else math.inf
 
 
 class Line(NamedTuple):
-    """A line as text: its name, a remark, and each cell with whether it is its column's best."""
+    """A line as text: its name, a remark, and each cell with whether it is the best of its column."""
 
     name: str
     remark: str
@@ -53,7 +53,7 @@ def lines(
     remarks: Sequence[str] | None = None,
     competing: Sequence[bool] | None = None,
 ) -> list[Line]:
-    """The lines of rows, each with its `name`; the best value of a column is that of a row that competes."""
+    """The lines of rows, each with its `name`; only competing rows can have the best value of a column."""
     competing = competing or [True] * len(rows)
     best = {column.key: _best([row for row, c in zip(rows, competing, strict=True) if c], column) for column in columns}
     found = []
@@ -64,7 +64,7 @@ def lines(
 
 
 def cell(row: Mapping[str, Any], column: Column) -> str:
-    """A value as it is written; a dash where there is none."""
+    """A value as text; a dash if there is none."""
     value, spread = row.get(column.key), row.get(column.spread)
     if value is None:
         return "–"
@@ -72,7 +72,7 @@ def cell(row: Mapping[str, Any], column: Column) -> str:
 
 
 def _best(rows: Sequence[Mapping[str, Any]], column: Column) -> str | None:
-    """How a column's best value is written; None if there is nothing to choose from."""
+    """The text of a column's best value; None if there is no choice."""
     known, badness = [row for row in rows if row.get(column.key) is not None], column.badness
     if badness is None or len(known) < 2:
         return None
@@ -81,7 +81,7 @@ def _best(rows: Sequence[Mapping[str, Any]], column: Column) -> str | None:
 
 def show(console: Console, columns: Sequence[Column], shown: Sequence[Line], head: str = "Model") -> None:
     """Draws a table on a terminal; the best value of a column is bold and green."""
-    # Nine columns just fit a terminal of 80 without air between them.
+    # Nine columns just fit a terminal of 80 characters without padding.
     table = Table(box=box.SIMPLE_HEAD, padding=(0, int(console.width >= 100)), show_edge=False)
     table.add_column(Text(head), overflow="fold")
     for column in columns:
@@ -93,7 +93,7 @@ def show(console: Console, columns: Sequence[Column], shown: Sequence[Line], hea
 
 
 def html(columns: Sequence[Column], shown: Sequence[Line], meanings: Sequence[tuple[str, str]]) -> str:
-    """The table of a page, with the words that explain its columns."""
+    """The table of a page, with explanations of its columns."""
     head = "".join(f'<th scope="col">{column.title}</th>' for column in columns)
     body = []
     for line in shown:
