@@ -1,4 +1,4 @@
-"""Your own columns: say what they are, prepare once, train as often as you like."""
+"""Your own columns: describe them, prepare once, train as often as you like."""
 
 import csv
 import tempfile
@@ -30,4 +30,4 @@ report = train(load_config(overrides=["model.name=fm", "train.epochs=5"]), folde
 print(f"test AUC {report['test']['auc']:.3f}")
 
 predictor = Predictor.load(folder / "run")
-print(predictor.predict([{"customer": "nobody we know", "price": None, "tags": ["sale", "brand new"]}]))
+print(predictor.predict([{"customer": "a new one", "price": None, "tags": ["sale", "brand new"]}]))

@@ -1,6 +1,6 @@
-"""A model of your own in one file: an interaction in plain torch, the choice of parts around it, and its registration.
+"""Your own model in one file: an interaction in plain torch, a choice of parts, and its registration.
 
-It trains on a CPU or in a GPU's graph, is exported, served, explained and measured as the others are.
+It is trained on a CPU or in a CUDA graph, exported, served, explained and measured like the others.
 """
 
 import tempfile
@@ -20,7 +20,7 @@ from fieldwise.train.loop import train
 
 
 class Cross(Interaction):
-    """x <- x0 * (W x + b) + x, some times, on all vectors side by side: width sum of dims."""
+    """x <- x0 * (W x + b) + x, repeated, on the concatenated vectors: width sum of dims."""
 
     def __init__(self, dims, times):
         super().__init__()
