@@ -91,7 +91,7 @@ def test_a_database_that_is_away_is_told_and_what_was_shown_is_kept(log, monkeyp
         raise OSError("gone")
 
     with monkeypatch.context() as patched:
-        patched.setattr(event_tables, "locked", away)
+        patched.setattr(event_tables, "lock_writers", away)
         shown(log, "r", [{}])
         with pytest.raises(BusyError, match="gone"):
             log.respond(Event("r", 0, 1)).result(5)

@@ -178,7 +178,7 @@ def test_the_command_line(place: Path, capsys: pytest.CaptureFixture[str]):
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (("price",), "found 'price': numbers always have a bucket; take of user, device, item"),
+        (("price",), "found 'price': numbers always have a bucket; choose from user, device, item"),
         (("town",), "--seen takes fields and history keys, found 'town'; there are: user, device, item, user*item"),
     ],
 )

@@ -103,7 +103,7 @@ def test_bins_share_equal_probabilities_out_whatever_the_order_of_rows(rows):
 
 
 def test_rows_without_weight_have_nothing_to_measure():
-    with pytest.raises(DataError, match="found 2 rows that weigh 0 together"):
+    with pytest.raises(DataError, match="found 2 rows with a total weight of 0"):
         metrics.evaluate(np.array([0, 1]), np.array([0.1, 0.2]), np.zeros(2))
 
 

@@ -157,7 +157,7 @@ def test_of_many_fields_only_the_largest_have_pairs(monkeypatch: Any, load: Any)
 def test_a_bundle_that_cannot_be_written_to_is_exported_elsewhere(everything: Prepared, monkeypatch: Any) -> None:
     path = everything.bundle("lr", out="lr-read-only")
     monkeypatch.setattr(exporting.os, "access", lambda folder, mode: False)
-    monkeypatch.setattr(exporting, "_made_apart", exporting.write_network)
+    monkeypatch.setattr(exporting, "_export_in_child", exporting.write_network)
     assert Engine.load(path).predict(ROWS).shape == (len(ROWS),)
     assert not (path / exporting.FOLDER).exists()
 
