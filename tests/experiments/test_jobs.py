@@ -63,7 +63,7 @@ def test_side_by_side_each_in_a_process_of_its_own(tmp_path, monkeypatch):
     failures = run_all(made(tmp_path, "lr", "bad", "killed"), 2)
     assert failures == {
         "bad": "it cannot be",
-        "killed": "its process ended with code -9, perhaps for want of memory; try fewer --jobs",
+        "killed": "its process ended with code -9, perhaps for lack of memory; try fewer --jobs",
     }
     processes, threads = zip(*(path.read_text().split() for path in tmp_path.glob("*/log")), strict=True)
     assert len({*processes, str(os.getpid())}) == 3

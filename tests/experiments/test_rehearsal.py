@@ -81,5 +81,5 @@ def test_verdicts_can_fail(improvements, expected, holds):
 
 
 def test_a_challenger_cannot_learn_longer_than_the_world_is_old():
-    with pytest.raises(ConfigError, match="--challenger-days must lie within 1 and --incumbent-days, found 9 and 3"):
+    with pytest.raises(ConfigError, match="--challenger-days must be from 1 to --incumbent-days, found 9 and 3"):
         Plan(incumbent_days=3, challenger_days=9)

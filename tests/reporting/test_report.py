@@ -162,7 +162,7 @@ def test_the_page_has_all_its_parts_in_order(make_run: MakeRun, tmp_path: Path) 
         "The table",
         "Training curves",
         "Reliability diagram",
-        "Which fields act together",
+        "Which fields interact",
         "Settings",
     ]
     assert [row[0] for row in outline.rows] == ["Model", "lr", "fm", "pin", "oracle"]
@@ -238,7 +238,7 @@ def test_an_unfinished_run_shows_its_curves_and_dashes(make_run: MakeRun, tmp_pa
         file.write('{"event": "train", "epo')
     page, outline = page_of([run], tmp_path / "report.html")
     assert outline.rows[1] == ["pin – unfinished"] + ["–"] * 8
-    assert "There is no result to compare yet" in outline.text
+    assert "No run has a result yet" in outline.text
     assert page.count("<svg") == 1
     assert table_rows([run])[0]["finished"] is False
     (run / "log.jsonl").write_text("")
@@ -268,9 +268,9 @@ def test_metrics_without_a_meaning_are_dashes(make_run: MakeRun, tmp_path: Path)
 
 def test_heat_maps_can_be_left_out(make_run: MakeRun, tmp_path: Path) -> None:
     _, outline = page_of([make_run("pin")], tmp_path / "report.html", heat_maps=False)
-    assert "Which fields act together" not in outline.headings
+    assert "Which fields interact" not in outline.headings
     _, outline = page_of([make_run("fm", pair_strength=None)], tmp_path / "report.html")
-    assert "Which fields act together" not in outline.headings
+    assert "Which fields interact" not in outline.headings
 
 
 def test_the_terminal_shows_the_same_table_within_80_columns(make_run: MakeRun, tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def test_the_terminal_shows_the_same_table_within_80_columns(make_run: MakeRun, 
     [
         (lambda run: (run / "config.toml").unlink(), "is not a run: it has no config.toml"),
         (lambda run: (run / "log.jsonl").unlink(), "is not a run: it has no log.jsonl"),
-        (lambda run: run.rename(run.with_name("elsewhere")), "is not a run: there is no such folder"),
+        (lambda run: run.rename(run.with_name("elsewhere")), "is not a run: no such folder"),
         (lambda run: (run / "report.json").write_text('{"model": '), "is damaged"),
         (lambda run: (run / "report.json").write_text("{}"), "is damaged: KeyError('model')"),
         (lambda run: (run / "report.json").unlink(), "is damaged"),
