@@ -20,7 +20,9 @@ class TrainSettings:
     batch_size 0 takes a 200th of the training rows, at least 50 and at most 2000, so that small data see enough
     steps. patience: evaluations without a better validation log loss before training stops. With `average` what is
     evaluated and kept is a moving average of the weights over about that many epochs; -1 takes one epoch where the
-    batch size is left open too and training rows are fewer than 400,000, and none elsewhere. L2 terms are lambda/2
+    batch size is left open too and training rows are fewer than 400,000, and none elsewhere. Over the first `warmup`
+    steps the rate rises to `lr`; -1 lets Adam's rise by 2e-5 a step, for half an epoch at most, where the model has a
+    DNN, sub-networks or convolutions and the run starts anew. L2 terms are lambda/2
     times a sum of squares: `l2` of the looked-up rows, averaged over the batch (`l2_reduction` sum: the paper's
     numbers), `l2_full` of whole tables, `l2_kernels` of pairs' kernels, `l2_attention` of the attention's matrix W
     alone, and `l2_weights` of all other weights: sub-networks, convolutions, DNN. No weight belongs to two of these
@@ -48,7 +50,7 @@ class TrainSettings:
     ftrl_l2: float = 0.0
     ftrl_beta: float = 1.0
     schedule: str = "constant"
-    warmup: int = 0
+    warmup: int = -1
     clip: float = 0.0
     average: float = -1.0
     l2: float = 3e-3
@@ -86,7 +88,8 @@ class TrainSettings:
             _require(getattr(self, name) > 0, f"train.{name}", "positive", getattr(self, name))
         penalties = ("l2", "l2_full", "l2_weights", "l2_kernels", "l2_attention")
         _require(self.average >= 0 or self.average == -1, "train.average", "0 or more, or -1", self.average)
-        for name in (*penalties, "clip", "init_scale", "warmup", "checkpoint_minutes"):
+        _require(self.warmup >= -1, "train.warmup", "a number of steps, or -1", self.warmup)
+        for name in (*penalties, "clip", "init_scale", "checkpoint_minutes"):
             _require(getattr(self, name) >= 0, f"train.{name}", "0 or more", getattr(self, name))
         for name, known in (
             ("l2_reduction", ("mean", "sum")),
