@@ -20,7 +20,9 @@ class TrainSettings:
     `batch_size` 0 takes a 200th of the training rows, but 50 to 2000, so small data get enough steps. `patience` is the
     number of evaluations without a better validation log loss after which training stops. `average` evaluates and keeps
     a moving average of the weights over about that many epochs; -1 takes one epoch if the batch size is 0 too and there
-    are fewer than 400,000 training rows, and none otherwise.
+    are fewer than 400,000 training rows, and none otherwise. The rate rises to `lr` over the first `warmup` steps; -1
+    lets Adam's rise by 2e-5 a step, for half an epoch at most, if the model has a DNN, sub-networks or convolutions and
+    the run starts anew.
 
     L2 terms are lambda/2 times a sum of squares: `l2` of the looked-up rows, averaged over the batch (`l2_reduction`
     sum: as in the paper), `l2_full` of entire tables, `l2_kernels` of pairs' kernels, `l2_attention` of the attention's
@@ -50,7 +52,7 @@ class TrainSettings:
     ftrl_l2: float = 0.0
     ftrl_beta: float = 1.0
     schedule: str = "constant"
-    warmup: int = 0
+    warmup: int = -1
     clip: float = 0.0
     average: float = -1.0
     l2: float = 3e-3
@@ -88,7 +90,8 @@ class TrainSettings:
             _require(getattr(self, name) > 0, f"train.{name}", "positive", getattr(self, name))
         penalties = ("l2", "l2_full", "l2_weights", "l2_kernels", "l2_attention")
         _require(self.average >= 0 or self.average == -1, "train.average", "0 or more, or -1", self.average)
-        for name in (*penalties, "clip", "init_scale", "warmup", "checkpoint_minutes"):
+        _require(self.warmup >= -1, "train.warmup", "a number of steps, or -1", self.warmup)
+        for name in (*penalties, "clip", "init_scale", "checkpoint_minutes"):
             _require(getattr(self, name) >= 0, f"train.{name}", "0 or more", getattr(self, name))
         for name, known in (
             ("l2_reduction", ("mean", "sum")),

@@ -15,6 +15,7 @@ from fieldwise.config.errors import ConfigError, unknown
 from fieldwise.config.options import check_dropout, check_sizes
 from fieldwise.graphs.plain_parts import Part
 from fieldwise.parts.affine.formula import affine
+from fieldwise.parts.initial import OUTPUT_SCALE
 from fieldwise.parts.interactions import array
 from fieldwise.parts.norm.formula import activated
 from fieldwise.parts.norm.norms import EPSILON, activation
@@ -80,7 +81,7 @@ class DNN(nn.Module):
             if options.dropout:
                 layers.append(nn.Dropout(options.dropout))
             width = out
-        self.layers = nn.Sequential(*layers, affine(width, 1))
+        self.layers = nn.Sequential(*layers, affine(width, 1, scale=OUTPUT_SCALE))
         # Layers that the GPU's kernel for scores knows.
         self.common = options.norm == "layer" and options.activation == "relu" and min(options.hidden, default=1) > 1
 

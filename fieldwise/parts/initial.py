@@ -9,6 +9,9 @@ from torch import Tensor, nn
 
 from fieldwise.config.errors import ConfigError, unknown
 
+# What is added to the logit starts this much below Xavier's values: the first answers are then near the base rate, and
+# the first gradients tell rows apart instead of moving all answers together.
+OUTPUT_SCALE = 0.1
 EMBEDDING = ("uniform-nk", "uniform-Nk", "uniform-k", "xavier", "normal", "libffm")
 
 
@@ -35,7 +38,7 @@ def embedding_(weight: Tensor, fields: int, rows: int, dim: int, init: str = "un
             weight.uniform_(-spread[init], spread[init])
 
 
-def xavier_(weight: Tensor, fan_in: int, fan_out: int) -> Tensor:
-    """U(+-sqrt(6/(fan_in+fan_out))), for weights whose shape alone does not tell the fans."""
-    limit = math.sqrt(6 / (fan_in + fan_out))
+def xavier_(weight: Tensor, fan_in: int, fan_out: int, scale: float = 1.0) -> Tensor:
+    """`scale` times U(+-sqrt(6/(fan_in+fan_out))), for weights whose shape alone does not tell the fans."""
+    limit = scale * math.sqrt(6 / (fan_in + fan_out))
     return nn.init.uniform_(weight, -limit, limit)

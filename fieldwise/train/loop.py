@@ -48,6 +48,8 @@ from fieldwise.train.steps import make_step, optimizer_of, tables, ways_taken
 
 # How often an epoch's loss is logged and shown.
 LOGS_PER_EPOCH = 10
+# By how much the rate may rise from one step to the next. docs/lab has what was measured.
+WARMUP_SLOPE = 2e-5
 # From this many training rows on, the chosen batch size no longer grows.
 SMALL_ROWS = 400_000
 
@@ -133,10 +135,26 @@ def average(settings: TrainSettings, rows: int) -> float:
     return 1.0 if not settings.batch_size and rows < SMALL_ROWS else 0.0
 
 
-def settled(config: Config, rows: int) -> Config:
-    """The config with what these rows decide of it written out."""
+def warmup(settings: TrainSettings, steps: int, deep: bool) -> int:
+    """warmup -1 becomes the steps in which the rate rises by WARMUP_SLOPE a step, at most half of an epoch's `steps`.
+
+    Adam's first steps move every weight by the rate, along what the rows have in common. In a wide layer these moves
+    add up: all rows get the same units, the norm divides what is left by their size, and the gradient is gone. Models
+    without such layers (not `deep`) need none.
+    """
+    if settings.warmup >= 0:
+        return settings.warmup
+    if settings.optimizer != "adam" or settings.continue_from or not deep:
+        return 0
+    return min(round(settings.lr / WARMUP_SLOPE), steps // 2)
+
+
+def settled(config: Config, rows: int, deep: bool = True) -> Config:
+    """The config with what these rows and the model's layers decide of it written out."""
     asked = config.train
-    return replace(config, train=replace(asked, batch_size=batch_size(asked, rows), average=average(asked, rows)))
+    size = batch_size(asked, rows)
+    warm = warmup(asked, steps_per_epoch(rows, size), deep)
+    return replace(config, train=replace(asked, batch_size=size, average=average(asked, rows), warmup=warm))
 
 
 class Network(Run):
@@ -155,7 +173,7 @@ class Network(Run):
         cut: Cut | None = None,
     ) -> None:
         rows = dataset.parts["train"].rows
-        config = settled(config, rows)
+        config = settled(config, rows, deep=bool(model.dense_weights["weights"]))
         self.device = device_of(config.device)
         self.model, self.cut = model if cut else model.to(self.device), cut
         _start(self.model, config.train, dataset)

@@ -10,10 +10,10 @@ from fieldwise.parts.initial import xavier_
 from fieldwise.parts.ways import chosen
 
 
-def affine(width: int, out: int, weight_norm: bool = False) -> nn.Module:
-    """A fully connected layer with Xavier weights and zero bias."""
+def affine(width: int, out: int, weight_norm: bool = False, scale: float = 1.0) -> nn.Module:
+    """A fully connected layer with Xavier weights, times `scale`, and zero bias."""
     layer = Affine(width, out)
-    xavier_(layer.weight, width, out)
+    xavier_(layer.weight, width, out, scale)
     nn.init.zeros_(layer.bias)
     return nn.utils.parametrizations.weight_norm(layer) if weight_norm else layer
 

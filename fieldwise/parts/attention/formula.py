@@ -23,8 +23,9 @@ class AttentionPool(Pairwise):
     """AFM's pairs, weighted by attention (section 3.1): width 1.
 
     score_ij = h^T ReLU(W (v_i * v_j) + b), a = softmax(score / temperature) over pairs, and the features are
-    p^T sum a_ij (v_i * v_j); p is ones, or trained from ones with `project`. The paper's t most plausibly
-    multiplies the score, so that its t is our 1/temperature.
+    p^T sum a_ij (v_i * v_j); p is ones, or trained with `project`. It then starts at the number of pairs, where equal
+    attention gives FM: from ones, the mean of some hundred products is so small that L2 takes the vectors to 0. The
+    paper's t most plausibly multiplies the score, so that its t is our 1/temperature.
     """
 
     width = 1
@@ -47,7 +48,7 @@ class AttentionPool(Pairwise):
         dim = dims[0]
         self.attend = affine(dim, hidden)
         self.score = nn.Parameter(torch.randn(hidden))
-        self.projection = nn.Parameter(torch.ones(dim)) if project else None
+        self.projection = nn.Parameter(torch.full((dim,), float(self.pairs))) if project else None
         self.dropout = nn.Dropout(dropout)
 
     @property

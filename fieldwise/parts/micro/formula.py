@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fieldwise.config.errors import ConfigError
 from fieldwise.config.options import check_sizes
 from fieldwise.graphs.plain_parts import Part
-from fieldwise.parts.initial import xavier_
+from fieldwise.parts.initial import OUTPUT_SCALE, xavier_
 from fieldwise.parts.interactions import Pairwise, array, mask_of
 from fieldwise.parts.micro.compiled import LOOPS
 from fieldwise.parts.micro.gpu import TRITON
@@ -54,12 +54,16 @@ class MicroNetwork(Pairwise):
         mask = None if filled is None else torch.cat([filled[self.first], filled[self.second]], dim=1)[:, :, None]
         self.weights, self.biases = nn.ModuleList(), Biases()
         for fan_in, fan_out in itertools.pairwise([max(dims) * (3 if product else 2), *widths]):
-            start = xavier_(torch.empty(self.pairs, fan_in, fan_out), fan_in, fan_out)
+            scale = OUTPUT_SCALE if not last_norm and len(self.weights) == len(widths) - 1 else 1.0
+            start = xavier_(torch.empty(self.pairs, fan_in, fan_out), fan_in, fan_out, scale)
             self.weights.append(weights(start, None if mask is None else mask.expand_as(start)))
             self.biases.append(torch.zeros(self.pairs, 1, fan_out))
             mask = None
         kinds = [norm] * (len(widths) - 1) + [norm if last_norm else "none"]
-        self.norms = nn.ModuleList(pair_norm(self.pairs, w, kind) for w, kind in zip(widths, kinds, strict=True))
+        # Without a last norm the outputs are added to the logit as they are: gains of 1 would start it at +-30, and a
+        # step of Adam, which moves every weight alike, would move it by 10.
+        gain = 1.0 if last_norm else self.pairs**-0.5
+        self.norms = nn.ModuleList(pair_norm(self.pairs, w, kind, gain) for w, kind in zip(widths, kinds, strict=True))
         self.activation = activation(activation_name)
         self.width = self.pairs * widths[-1]
 

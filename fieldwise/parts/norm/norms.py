@@ -37,13 +37,13 @@ class PairNorm(nn.Module):
     KINDS = ("fused", "fused-per-pair", "layer", "none")
     l2_group = None
 
-    def __init__(self, pairs: int, width: int, kind: str = "fused") -> None:
+    def __init__(self, pairs: int, width: int, kind: str = "fused", gain: float = 1.0) -> None:
         super().__init__()
         if kind not in self.KINDS:
             raise ConfigError(unknown("sub-network norm", kind, self.KINDS))
         self.alone = kind == "layer"
         own = pairs if kind in ("fused-per-pair", "layer") else 1
-        self.gain = nn.Parameter(torch.ones(own, 1, width))
+        self.gain = nn.Parameter(torch.full((own, 1, width), gain))
         self.shift = nn.Parameter(torch.zeros(own, 1, width))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ class PairNorm(nn.Module):
         return functional.layer_norm(rows, shape, gain, shift, EPSILON).transpose(0, 1)
 
 
-def pair_norm(pairs: int, width: int, kind: str) -> nn.Module:
+def pair_norm(pairs: int, width: int, kind: str, gain: float = 1.0) -> nn.Module:
     """The norm of a micro network's layer, or nothing for `none` and for a single number: its norm is always 0."""
     single = width == 1 and (pairs == 1 or kind == "layer")
-    return nn.Identity() if kind == "none" or single else PairNorm(pairs, width, kind)
+    return nn.Identity() if kind == "none" or single else PairNorm(pairs, width, kind, gain)

@@ -99,7 +99,8 @@ class Step:
 
     def _rate(self, number: int) -> float:
         settings = self.settings
-        return learning_rate(settings.lr, number, self.total, settings.schedule, settings.warmup)
+        # A warm-up that no run has settled, the bench's, is none.
+        return learning_rate(settings.lr, number, self.total, settings.schedule, max(0, settings.warmup))
 
     def row_penalty(self, rows: int) -> float:
         """What half the square of each looked-up number adds to the loss: per instance, or (paper) over the batch."""
