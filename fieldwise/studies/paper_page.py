@@ -11,7 +11,7 @@ from typing import Any
 from fieldwise.config.files import whole_file, write_whole
 from fieldwise.reporting import result_tables
 from fieldwise.studies import errata, registry
-from fieldwise.studies.study import SIZES, Study
+from fieldwise.studies.study import OUTCOMES, PASS, SIZES, Study
 
 # A longer table is folded away, and a larger figure left out.
 LONG, LARGEST = 16, 200_000
@@ -20,8 +20,8 @@ INTRODUCTION = """# The paper, rerun
 Written by `fieldwise study page` from what the studies left; do not edit. Every table and figure that reports an
 experiment, what the paper states of it, what came out here, and whether our reading of the statement holds. Data are
 generated with a known truth ([studies.md](studies.md)), so that numbers are not the paper's and only orders, signs
-and margins can be compared. A FAIL is a result: settings were not changed to make it go away. At size `small` rows
-are few, and most studies have one seed; such verdicts are hints.
+and margins can be compared. PASS and FAIL are by a margin of two standard errors over the seeds or more; UNDECIDED is
+less than that, or one seed. A FAIL is a result: settings were not changed to make it go away.
 
     fieldwise study ID --size small --out studies
     fieldwise study all --size small --out studies
@@ -62,16 +62,19 @@ def _figure(result: dict[str, Any], page: Path) -> str:
 
 
 def _summary(found: dict[str, dict[str, Any] | None]) -> str:
-    lines = ["| study | of the paper | size, seeds | verdicts |", "|---|---|---|---|"]
+    """All of the paper in one table: its statement, what we ask of ours, the verdicts."""
+    lines = ["| | the paper | here | size, seeds |", "|---|---|---|---|"]
     for study in registry.every():
-        result = found[study.id]
+        result, name = found[study.id], f"[{study.paper}](#{study.id})"
         if result is None:
-            lines.append(f"| {study.id} | {study.paper} | | not run yet |")
+            lines.append(f"| {name} | {study.says} | not run yet | |")
             continue
-        passed = sum(bool(verdict["passed"]) for verdict in result["verdicts"])
-        facts = f"{result['size']}, {result['seeds']} | {passed} of {len(result['verdicts'])} pass"
-        lines.append(f"| [{study.id}](#{study.id}) | {study.paper} | {facts} |")
-    return "\n".join(lines) + "\n"
+        outcomes = [verdict["outcome"] for verdict in result["verdicts"]]
+        counts = ", ".join(f"{outcomes.count(one)} {one}" for one in OUTCOMES if one in outcomes)
+        lines.append(f"| {name} | {study.says} | {counts} | {result['size']}, {result['seeds']} |")
+    outcomes = [verdict["outcome"] for result in found.values() if result for verdict in result["verdicts"]]
+    total = ", ".join(f"{outcomes.count(one)} {one}" for one in OUTCOMES)
+    return "\n".join(lines) + f"\n\nOf {len(outcomes)} verdicts: {total}.\n"
 
 
 def _section(study: Study, result: dict[str, Any] | None, figure: str) -> str:
@@ -89,8 +92,17 @@ def _section(study: Study, result: dict[str, Any] | None, figure: str) -> str:
     parts.append(_folded(table) if len(result["rows"]) > LONG else table)
     if figure:
         parts.append(f"![{study.paper}]({figure})\n")
-    parts.append("".join(f"- {line}\n" for line in (*result["failed"], *result["lines"])))
+    parts.append("".join(f"- {line}\n" for line in (*result["failed"], *_explained(study, result))))
     return "\n".join([*parts, command])
+
+
+def _explained(study: Study, result: dict[str, Any]) -> list[str]:
+    """The verdicts' lines; those that do not pass with what an experiment says of the reason."""
+    found = []
+    for line, verdict in zip(result["lines"], result["verdicts"], strict=True):
+        reasons = [why for start, why in study.why.items() if verdict["claim"].startswith(start)]
+        found.append("<br>".join([line, *(reasons if verdict["outcome"] != PASS else [])]))
+    return found
 
 
 def _folded(table: str) -> str:

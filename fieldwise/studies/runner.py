@@ -132,9 +132,9 @@ def _measured(run: Path) -> Row:
 
 
 def _written(study: Study, setup: Setup, runs: Results, folder: Path) -> dict[str, Any]:
-    results = Results(study.derive(runs)) if study.derive else runs
+    results = study.derived(runs)
     rows = results.summed_up(study.keys, study.columns)
-    verdicts = study.claims(results)
+    verdicts = study.verdicts(runs)
     lines = result_tables.lines(rows, study.columns)
     failed = [
         f"{row['name']}: {row['failed']} of {row['seeds']} runs failed ({_why(results, study, row)})"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import inf, isfinite, sqrt
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -115,29 +116,49 @@ class Results:
         return found
 
 
+PASS, FAIL, UNDECIDED = OUTCOMES = ("PASS", "FAIL", "UNDECIDED")
+# A margin decides from this many standard errors on.
+DECIDES = 2.0
+
+
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a claim holds, by how much, and over how many seeds. The margin is positive where it holds."""
+    """Whether a claim holds, by how much, and over how many seeds. The margin is positive where it holds.
+
+    `error` is the standard error of the margin over the seeds; None: the claim is not of each seed, and decides alone.
+    """
 
     claim: str
     margin: float
     seeds: int = 1
     words: str = ""
     strict: bool = True
+    error: float | None = None
 
     @property
     def passed(self) -> bool:
+        """Whether the margin is on the right side, by however little; NaN, a failed run, is not."""
         return bool(self.margin > 0 if self.strict else self.margin >= 0)
 
+    @property
+    def outcome(self) -> str:
+        """PASS or FAIL, or UNDECIDED where the margin is within two standard errors."""
+        if self.error is not None and abs(self.margin) < DECIDES * self.error:
+            return UNDECIDED
+        return PASS if self.passed else FAIL
+
     def as_json(self) -> Row:
-        """What result.json keeps of it; a margin that is no number becomes null."""
-        margin = float(self.margin) if self.margin == self.margin else None
-        return {"claim": self.claim, "passed": self.passed, "margin": margin, "seeds": self.seeds}
+        """What result.json keeps of it; what is no finite number becomes null."""
+        found: Row = {"claim": self.claim, "outcome": self.outcome, "seeds": self.seeds}
+        for name, value in (("margin", self.margin), ("error", self.error)):
+            found[name] = float(value) if value is not None and isfinite(value) else None
+        return found
 
     def __str__(self) -> str:
         seeds = f"{self.seeds} seed{'s' if self.seeds > 1 else ''}"
         words = f"; {self.words}" if self.words else ""
-        return f"{'PASS' if self.passed else 'FAIL'}  {self.claim}: margin {self.margin:+.5g} ({seeds}{words})"
+        error = "" if self.error is None or not isfinite(self.error) else f" +- {self.error:.2g}"
+        return f"{self.outcome}  {self.claim}: margin {self.margin:+.5g}{error} ({seeds}{words})"
 
 
 def lowest(values: Iterable[float]) -> float:
@@ -180,7 +201,8 @@ class Study:
 
     `derive` makes the rows that claims, table and figure are of where those of the runs are not. `keys` tell the lines
     of the table apart, `columns` are what it shows of them. `says` is what the paper states, and `budget` about how
-    many minutes size small takes on one core.
+    many minutes size small takes on one core. `why` explains claims that do not hold or are not decided, by how they
+    begin.
     """
 
     id: str
@@ -195,5 +217,32 @@ class Study:
     look: Callable[[Case, Path], Row] | None = None
     derive: Callable[[Results], list[Row]] | None = None
     says: str = ""
+    why: Mapping[str, str] = field(default_factory=dict)
     budget: float = 1.0
     seeds: Mapping[str, int] = field(default_factory=lambda: {"small": 1, "medium": 3, "paper": 5})
+
+    def verdicts(self, runs: Results) -> list[Verdict]:
+        """The claims, each with the standard error of its margin over the seeds.
+
+        A run has noise: where there is one seed, how much is unknown, and nothing is decided. What is computed without
+        training has none, and derived rows are of all seeds together.
+        """
+        found = self.claims(self.derived(runs))
+        if self.plan is None or self.derive:
+            return found
+        by_seed: dict[str, list[float]] = {}
+        for seed in runs.different("seed"):
+            for verdict in self.claims(runs.where(seed=seed)):
+                by_seed.setdefault(verdict.claim, []).append(verdict.margin)
+        return [replace(verdict, error=_error(by_seed.get(verdict.claim, []))) for verdict in found]
+
+    def derived(self, runs: Results) -> Results:
+        """The rows that claims, table and figure are of."""
+        return Results(self.derive(runs)) if self.derive else runs
+
+
+def _error(margins: Sequence[float]) -> float | None:
+    """The standard error of a mean of margins: infinite for one of them, None where a seed alone has none."""
+    if not margins or any(margin != margin for margin in margins):
+        return None
+    return stdev(margins) / sqrt(len(margins)) if len(margins) > 1 else inf

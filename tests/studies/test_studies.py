@@ -36,6 +36,7 @@ from fieldwise.studies import (
     kernels,
     layer_norm,
     one_gradient,
+    paper_page,
     parity,
     registry,
     runner,
@@ -131,7 +132,7 @@ def test_a_run_that_fails_is_a_result(tmp_path: Path):
     found = runner.run_study(replace(TOY, plan=broken), tmp_path, seeds=1, workers=1)
     assert len(found["failed"]) == 1
     assert "1 of 1 runs failed (the loss" in found["failed"][0]
-    assert [verdict["passed"] for verdict in found["verdicts"]] == [True, False]
+    assert [verdict["outcome"] for verdict in found["verdicts"]] == ["UNDECIDED", "FAIL"]
     assert found["verdicts"][1]["margin"] is None
 
 
@@ -176,15 +177,53 @@ def test_means_need_every_seed():
     assert not Verdict("equal", 0.0).passed
 
 
+def test_a_margin_within_two_standard_errors_of_the_seeds_is_undecided():
+    def claims(results: Results) -> list[Verdict]:
+        wide, narrow = results.mean("wide"), results.mean("narrow")
+        areas = results.values("wide")
+        spread = max(areas) - min(areas) if len(areas) > 1 else float("nan")
+        return [
+            Verdict("wide", wide, results.seeds),
+            Verdict("narrow", narrow, results.seeds),
+            Verdict("below", -narrow, results.seeds),
+            Verdict("of all seeds together", 1 - spread, results.seeds),
+        ]
+
+    study = replace(TOY, claims=claims)
+    rows = [{"seed": seed, "wide": wide, "narrow": 0.01} for seed, wide in enumerate((0.03, -0.01, 0.01))]
+    found = study.verdicts(Results(rows))
+    assert [verdict.outcome for verdict in found] == ["UNDECIDED", "PASS", "FAIL", "PASS"]
+    assert found[0].error == pytest.approx(0.02 / 3**0.5)
+    assert "margin +0.01 +- 0.012 (3 seeds)" in str(found[0])
+    assert [verdict.outcome for verdict in study.verdicts(Results(rows[:1]))][:3] == ["UNDECIDED"] * 3
+    computed = replace(study, plan=None, compute=lambda setup: rows)
+    assert [verdict.outcome for verdict in computed.verdicts(Results(rows[:1]))][:3] == ["PASS", "PASS", "FAIL"]
+
+
+def test_a_page_says_why_a_claim_does_not_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    study = replace(
+        TOY, compute=lambda setup: [{"model": "lr", "auc": 0.5}], plan=None, look=None, why={"two": "Because."}
+    )
+    study = replace(study, claims=lambda results: [Verdict("one holds", 1.0), Verdict("two does not", -1.0)])
+    monkeypatch.setattr(registry, "every", lambda: [study])
+    runner.run_study(study, tmp_path / "out")
+    paper_page.write(tmp_path / "out", tmp_path / "paper.md")
+    page = (tmp_path / "paper.md").read_text()
+    assert "- FAIL  two does not: margin -1 (1 seed)<br>Because.\n" in page
+    assert page.count("Because.") == 1
+
+
 def test_a_page_shows_what_was_run_and_says_what_was_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert run("study", "fig9", "--out", tmp_path / "out") == 0
     assert run("study", "page", "--out", tmp_path / "out", "--page", tmp_path / "docs" / "paper.md", "--json") == 0
     found = json.loads(capsys.readouterr().out.partition("{")[2].join(["{", ""]))
     assert found["run"] == ["fig9"]
     page = (tmp_path / "docs" / "paper.md").read_text()
-    assert "| [fig9](#fig9) | Figure 9 | small, 1 | 3 of 3 pass |" in page
+    assert "| 3 PASS | small, 1 |" in page
+    assert "Of 3 verdicts: 3 PASS, 0 FAIL, 0 UNDECIDED." in page
     assert "- PASS  a sparse update moves no row that is not in the batch" in page
-    assert "| fig8 | Figure 8 | | not run yet |" in page
+    assert "| [Figure 8](#fig8) |" in page
+    assert "| not run yet | |" in page
     figure = next((tmp_path / "docs" / "figures").iterdir())
     assert figure.name in page
     assert figure.stat().st_size < 200_000
@@ -211,7 +250,7 @@ def test_figures_8_and_9_come_out_and_another_adam_fails_them(
     for name in ("fig8", "fig9"):
         assert run("study", name, "--out", tmp_path, "--json") == 0
         found = json.loads(capsys.readouterr().out)
-        assert all(verdict["passed"] for verdict in found["verdicts"]), found["lines"]
+        assert all(verdict["outcome"] == "PASS" for verdict in found["verdicts"]), found["lines"]
         for ending in ("svg", "png"):
             assert (tmp_path / name / "small" / f"figure.{ending}").stat().st_size < 200_000
     monkeypatch.setattr(one_gradient, "Adam", partial(Adam, betas=(0.8, 0.999)))
