@@ -1,21 +1,24 @@
 """The look-alikes of the paper's four data sets and the models' settings on them, for the studies that share them.
 
 `--data DIR` with DIR/criteo, DIR/avazu, DIR/ipinyou or DIR/appstore, each as `fieldwise prepare` leaves it, takes those
-instead; appstore stands for the paper's Huawei. `medium` has 2,000,000 rows of each, which wants a GPU (`--device
-cuda`: minutes; table6 would take a core more than a day). iPinYou has more positives than its .07 %, or none would be
-held out; vectors have 10 numbers and DNNs a fifth of the paper's width. No dropout and a moving average over half an
-epoch were best on validation rows for nearly all models; learning rate, start and L2: chosen.py.
+instead; appstore stands for the paper's Huawei. Size `paper` has Table 4's rows, `medium` 10,000,000 of each set; both
+have the shapes of Table 5 and want a GPU (`--device cuda`). `small` is for two cores: vectors of 10, and DNNs of a
+fifth of the width. Below `paper` the sets with rare positives have more of them, or too few would be held out.
+
+recipes/SET/MODEL.toml (recipes/world in the repository) holds the shape and what a search with equal effort for every
+model chose: learning rate, start and L2 (benchmarks/world_search.py).
 """
 
 from __future__ import annotations
 
 import importlib.util
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+from fieldwise.data.encode.prepare import Split
 from fieldwise.reporting.result_tables import Column, high, low
 from fieldwise.studies import sources
-from fieldwise.studies.chosen import CHOSEN
 from fieldwise.studies.study import Plan, Row, Setup, Source, by_seed
 
 SETS = ("criteo", "avazu", "ipinyou", "appstore")
@@ -25,16 +28,28 @@ MODELS = (*BASELINES, "kfm", "nifm", *PNNS)
 DEEP = ("fnn", "ccpm", "deepfm", *PNNS)
 ROWS = {
     "small": {"criteo": 16_000, "avazu": 30_000, "ipinyou": 40_000, "appstore": 40_000},
-    "medium": dict.fromkeys(SETS, 2_000_000),
-    "paper": dict.fromkeys(SETS, 20_000_000),
+    "medium": dict.fromkeys(SETS, 10_000_000),
+    "paper": {"criteo": 99_600_000, "avazu": 40_400_000, "ipinyou": 19_500_000, "appstore": 57_000_000},
 }
 RATES = {
     "small": {"ipinyou": 0.03, "appstore": 0.05},
     "medium": {"ipinyou": 0.01, "appstore": 0.02},
-    "paper": {"ipinyou": 0.003, "appstore": 0.02},
+    "paper": {"ipinyou": 0.0007, "appstore": 0.008},
 }
-EPOCHS = {"small": 6, "medium": 10, "paper": 10}
-DIM = 10
+# The paper's test rows, and validation rows, of which it has none.
+SHARES = {
+    "criteo": (0.8625, 0.01, 0.1275),
+    "avazu": (0.78, 0.02, 0.2),
+    "ipinyou": (0.74, 0.05, 0.21),
+    "appstore": (0.85, 0.05, 0.1),
+}
+EPOCHS = {"small": 6, "medium": 4, "paper": 2}
+SMALLER: dict[str, Row] = {
+    "pin": {"model.subnet": [20, 3]},
+    "ccpm": {"model.channels": [50], "model.hidden": [50, 50, 50]},
+    "afm": {"model.attention": 16},
+}
+RECIPES = Path(__file__).parent / "recipes"
 COLUMNS = (
     Column("auc", "AUC", ".4f", high, "auc_sd"),
     Column("log_loss", "Log loss", ".5f", low, "log_loss_sd"),
@@ -52,7 +67,8 @@ def source(setup: Setup, data: str, seed: int = 0) -> Source:
     if setup.data is not None and (setup.data / data / "data.json").exists():
         real = (setup.data / data).resolve()
         return lambda folder: _link(folder, real)
-    return sources.world(data, ROWS[setup.size][data], seed, rate=RATES[setup.size].get(data))
+    split = Split(SHARES[data]) if setup.size == "paper" else None
+    return sources.world(data, ROWS[setup.size][data], seed, split=split, rate=RATES[setup.size].get(data))
 
 
 def _link(folder: Path, real: Path) -> None:
@@ -60,29 +76,24 @@ def _link(folder: Path, real: Path) -> None:
     folder.symlink_to(real)
 
 
-def settings(model: str, data: str, size: str, dim: int = DIM, hidden: Sequence[int] = ()) -> Row:
-    """How a model is trained on a look-alike: the paper's shapes at a fifth of their width."""
+def settings(model: str, data: str, size: str, dim: int = 0, hidden: Sequence[int] = ()) -> Row:
+    """How a model is trained on a look-alike, as its recipe says; with other vectors or another DNN, if asked."""
     if model == "gbdt":
         return {"model.name": model}
-    found: Row = {"model.name": model, "train.epochs": EPOCHS[size], "train.average": 0.5}
-    found["train.lr"], found["train.init_scale"], found["train.l2"] = CHOSEN[data, model]
-    if model != "lr":
-        found["model.dim"] = 4 if model == "ffm" else dim
+    recipe = tomllib.loads((RECIPES / data / f"{model}.toml").read_text(encoding="utf-8"))
+    found: Row = {f"{section}.{key}": value for section in recipe for key, value in recipe[section].items()}
+    found |= SMALLER.get(model, {}) if size == "small" else {"train.precision": "bf16"}
+    if size == "small":
+        found |= {"train.batch_size": 0} | ({"model.dim": 10} if "model.dim" in found and model != "ffm" else {})
+        if model in DEEP and model != "ccpm":
+            found["model.hidden"] = [80 if data == "appstore" else 140] * 3
+    if dim and "model.dim" in found and model != "ffm":
+        found["model.dim"] = dim
     if model == "nifm":
-        found["model.subnet"] = [2 * dim, 1]
-    if model == "pin":
-        found["model.subnet"] = [20, 3]
-    if model == "ipnn" and data != "appstore":
-        # Validation rows say so: a norm of the products helps only where the DNN has none.
-        found["model.product_norm"] = False
-    if model in DEEP:
-        width = 80 if data == "appstore" else 140
-        found |= {"model.hidden": list(hidden) or [width] * 3, "model.dropout": 0.0}
-    if model == "ccpm":
-        found |= {"model.channels": [50], "model.hidden": [50, 50, 50]}
-    elif model in DEEP and data == "appstore":
-        found["model.norm"] = "none"
-    return found
+        found["model.subnet"] = [2 * found["model.dim"], 1]
+    if hidden and model in DEEP:
+        found["model.hidden"] = list(hidden)
+    return found | {"train.epochs": EPOCHS[size]}
 
 
 def plan(setup: Setup, cases: Sequence[tuple[Row, Row]]) -> Plan:

@@ -9,8 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 
+from fieldwise import models
+from fieldwise.config.settings import load_config
 from fieldwise.data.dataset import Dataset
+from fieldwise.data.schema import Layout
 from fieldwise.data.world import World
 from fieldwise.studies import (
     criteo_challenge,
@@ -34,7 +38,7 @@ from fieldwise.studies import (
     table8,
     table9,
 )
-from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Verdict, highest, mostly
+from fieldwise.studies.study import SIZES, Case, Plan, Results, Row, Setup, Verdict, highest, mostly
 
 FAST = {"train.epochs": 1, "train.batch_size": 100}
 
@@ -394,3 +398,27 @@ def test_table_4_counts_what_is_there(monkeypatch: pytest.MonkeyPatch):
 def test_small_studies_fit_into_two_hours():
     minutes: Any = sum(study.budget for study in registry.every())
     assert minutes <= 2 * 120
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("data", lookalikes.SETS)
+def test_every_recipe_is_a_config_of_its_model(data: str, size: str):
+    for model in lookalikes.MODELS:
+        found = lookalikes.settings(model, data, size)
+        config = load_config(base=found)
+        assert config.model == model
+        with torch.device("meta"):
+            models.build(model, Layout.of([50] * 9), config.options)
+
+
+def test_recipes_have_the_shapes_of_table_5():
+    dims = {"criteo": 20, "avazu": 40, "ipinyou": 20, "appstore": 10}
+    layers = {"criteo": [700] * 5, "avazu": [500] * 5, "ipinyou": [300] * 3, "appstore": [400] * 3}
+    for data in lookalikes.SETS:
+        for model in ("fnn", "deepfm", "ipnn", "kpnn", "pin"):
+            found = lookalikes.settings(model, data, "paper")
+            assert (found["model.dim"], found["model.hidden"]) == (dims[data], layers[data])
+        assert lookalikes.settings("nifm", data, "medium")["model.subnet"] == [2 * dims[data], 1]
+    assert lookalikes.settings("pin", "criteo", "paper")["model.subnet"] == [40, 5]
+    assert lookalikes.settings("fm", "criteo", "medium", dim=80)["model.dim"] == 80
+    assert lookalikes.settings("fnn", "criteo", "small")["model.hidden"] == [140] * 3
