@@ -109,43 +109,62 @@ def _one_by_one(waiting: list[Job], board: Board) -> None:
         board.end(job, job.attempt(board.watch), time.monotonic() - began)
 
 
+class Worker:
+    """A process that runs one job after another: it imports torch, and takes its place on a GPU, once."""
+
+    def __init__(self, workers: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        with _threads(max(1, (os.cpu_count() or 1) // workers)):
+            self.process.start()
+        theirs.close()
+        self.job: Job | None = None
+        self.began = 0.0
+
+    def take(self, job: Job) -> None:
+        self.job, self.began = job, time.monotonic()
+        self.pipe.send(job)
+
+    def ended(self) -> tuple[Job, str, float]:
+        """The job that has ended, its error or, if its process ended too, one made from the exit code, its seconds."""
+        assert self.job is not None
+        job, self.job = self.job, None
+        try:
+            problem = str(self.pipe.recv())
+        except EOFError:
+            self.process.join()
+            code = self.process.exitcode
+            problem = f"its process ended with code {code}, perhaps for lack of memory; try fewer --jobs"
+        return job, problem, time.monotonic() - self.began
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join()
+
+
 def _side_by_side(waiting: list[Job], board: Board) -> None:
-    """Each run has its own process: one that is killed, such as for lack of memory, does not affect the others."""
-    running: dict[Any, tuple[Any, Any, Job, float]] = {}
+    """Each run is in a process beside the others: one that is killed, such as for lack of memory, is replaced."""
+    workers: list[Worker] = []
     try:
-        while waiting or running:
-            while waiting and len(running) < board.workers:
+        while True:
+            workers = [worker for worker in workers if worker.job or worker.process.is_alive()]
+            while waiting and len(busy := [worker for worker in workers if worker.job]) < board.workers:
                 job = waiting.pop(0)
-                if job.group not in board.failures:
-                    process, answer = _start(job, board.workers)
-                    running[process.sentinel] = (process, answer, job, time.monotonic())
-            board.begin([job for _, _, job, _ in running.values()], waiting)
-            for sentinel in connection.wait(list(running)):
-                process, answer, job, began = running.pop(sentinel)
-                board.end(job, _outcome(process, answer), time.monotonic() - began)
+                if job.group in board.failures:
+                    continue
+                if len(busy) == len(workers):
+                    workers.append(Worker(board.workers))
+                next(worker for worker in workers if not worker.job).take(job)
+            running = {worker.pipe: worker for worker in workers if worker.job}
+            board.begin([worker.job for worker in running.values() if worker.job], waiting)
+            if not running:
+                return
+            for worker in [running[ready] for ready in connection.wait(list(running))]:  # type: ignore[index]
+                board.end(*worker.ended())
     finally:
-        for process, *_ in running.values():
-            process.kill()
-            process.join()
-
-
-def _start(job: Job, workers: int) -> tuple[Any, Any]:
-    context = multiprocessing.get_context("spawn")
-    answer, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(job, sender), daemon=True)
-    with _threads(max(1, (os.cpu_count() or 1) // workers)):
-        process.start()
-    sender.close()
-    return process, answer
-
-
-def _outcome(process: Any, answer: Any) -> str:
-    """The error that an ended process sent, or one made from its exit code."""
-    process.join()
-    try:
-        return str(answer.recv())
-    except EOFError:
-        return f"its process ended with code {process.exitcode}, perhaps for lack of memory; try fewer --jobs"
+        for worker in workers:
+            worker.kill()
 
 
 @contextmanager
@@ -161,11 +180,12 @@ def _threads(count: int) -> Iterator[None]:
         del os.environ["OMP_NUM_THREADS"]
 
 
-def _child(job: Job, sender: Any) -> None:
+def _serve(pipe: Any) -> None:
     # Ctrl-C reaches all processes; the parent ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    sender.send(job.attempt())
+    while True:
+        pipe.send(pipe.recv().attempt())
 
 
 def _die_with_parent() -> None:

@@ -11,10 +11,12 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from fieldwise.bundle.scoring import device_of
 from fieldwise.config.errors import ConfigError, TrainingError, unknown
@@ -24,6 +26,8 @@ from fieldwise.experiments.jobs import Job, run_all
 from fieldwise.reporting import plots, result_tables
 from fieldwise.studies.study import SIZES, Case, Plan, Results, Row, Setup, Study
 
+# What a run takes of a GPU beside its rows: the context, tables, their moments and average, a captured step.
+RUN_BYTES = 8 * 2**30
 # What every run reports, as columns that claims and tables may use.
 MEASURED = ("auc", "log_loss", "calibration")
 
@@ -50,10 +54,10 @@ def run_study(
     with _claimed(out, study.id, setup) as folder:
         if study.plan is not None:
             plan = study.plan(setup)
-            rows = _trained(study, setup, plan, folder, workers or os.cpu_count() or 1, watch)
+            rows = _trained(study, setup, plan, folder, workers, watch)
             for name, other in plan.others.items():
                 with _claimed(out, name, setup) as place:
-                    found = _trained(study, setup, other, place, workers or os.cpu_count() or 1, watch)
+                    found = _trained(study, setup, other, place, workers, watch)
                 rows += [{"study": name, **row} for row in found]
         else:
             assert study.compute is not None
@@ -89,6 +93,7 @@ def _trained(study: Study, setup: Setup, plan: Plan, folder: Path, workers: int,
         if not (folder / "data" / name / "data.json").exists():
             make(folder / "data" / name)
     jobs = [_job(case, folder, setup.device) for case in plan.cases]
+    workers = workers or _side_by_side({job.data for job in jobs}, device_of(setup.device))
     failures: dict[str, str] = {}
     for later in (False, True):
         wave = [job for case, job in zip(plan.cases, jobs, strict=True) if bool(case.start) == later]
@@ -102,6 +107,19 @@ def _trained(study: Study, setup: Setup, plan: Plan, folder: Path, workers: int,
             row["failed"] = failures.get(job.group, "it was left out after another seed failed")
         rows.append(row)
     return rows
+
+
+def _side_by_side(data: Iterable[Path], device: torch.device) -> int:
+    """How many runs fit beside each other: one for each core, or on a GPU half as many, if its memory holds them.
+
+    At the paper's batch a small model leaves most of a GPU idle, so that several share it well.
+    """
+    cores = os.cpu_count() or 1
+    if device.type != "cuda":
+        return cores
+    rows = max((sum(file.stat().st_size for file in folder.glob("train/*")) for folder in data), default=0)
+    free, _ = torch.cuda.mem_get_info(device)
+    return max(1, min(cores // 2, int(free // (rows + RUN_BYTES))))
 
 
 def _job(case: Case, folder: Path, device: str) -> Job:

@@ -57,7 +57,7 @@ def test_one_after_the_other_in_this_process(tmp_path):
     ]
 
 
-def test_side_by_side_each_in_a_process_of_its_own(tmp_path, monkeypatch):
+def test_side_by_side_in_processes_that_are_replaced_when_they_die(tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(jobs.os, "cpu_count", lambda: 6)
     failures = run_all(made(tmp_path, "lr", "bad", "killed"), 2)
@@ -66,9 +66,16 @@ def test_side_by_side_each_in_a_process_of_its_own(tmp_path, monkeypatch):
         "killed": "its process ended with code -9, perhaps for lack of memory; try fewer --jobs",
     }
     processes, threads = zip(*(path.read_text().split() for path in tmp_path.glob("*/log")), strict=True)
-    assert len({*processes, str(os.getpid())}) == 3
+    assert str(os.getpid()) not in processes
     assert threads == ("3", "3")
     assert "OMP_NUM_THREADS" not in os.environ
+
+
+def test_a_process_runs_one_job_after_another(tmp_path):
+    assert run_all(made(tmp_path, "a", "b", "c", "d"), 2) == {}
+    processes = [path.read_text().split()[0] for path in tmp_path.glob("*/log")]
+    assert len(processes) == 8
+    assert len(set(processes)) <= 2
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -76,7 +83,7 @@ def test_what_is_done_is_checked_here_and_not_made_again(tmp_path, workers, monk
     run_all(made(tmp_path, "lr"))
     others = [Pretended("bad", "bad 0", Path("data"), tmp_path / "lr0")]
     assert run_all(others, workers) == {"bad": "it cannot be"}
-    monkeypatch.setattr(jobs, "_start", None)
+    monkeypatch.setattr(jobs, "Worker", None)
     assert run_all(made(tmp_path, "lr"), workers) == {}
 
 
