@@ -47,7 +47,7 @@ class Effect:
 
 
 class Packed:
-    """A world's effects as one compiled loop has them: what `Effect` says, in float64, for the rows of a log."""
+    """A world's effects as one compiled loop has them: what `Effect` says, for the rows of a log."""
 
     def __init__(self, fields: Mapping[str, Field], effects: Sequence[Effect], bias: float) -> None:
         from fieldwise.data.world import world_loops
@@ -60,7 +60,8 @@ class Packed:
         # Every effect has three fields here; those that it does not have are not looked at.
         self.fields = np.array([[*(number[name] for name in effect.fields), 0, 0][:3] for effect in effects])
         weights = [_flat(effect) for effect in effects]
-        self.places, self.weights = np.cumsum([0, *map(len, weights)]), np.concatenate(weights)
+        self.places = np.cumsum([0, *map(len, weights)])
+        self.weights = np.concatenate(weights).astype(np.float32)
 
     def logits(self, codes: Mapping[str, Codes]) -> Floats:
         """The logits (B,) of codes of all fields, without tastes."""

@@ -32,9 +32,12 @@ from fieldwise.data.encode.stage import Progress, check_training
 from fieldwise.data.history.history import ROW_ORDER
 from fieldwise.data.kinds.buckets import Histogram
 from fieldwise.data.kinds.counted import Query, summed
+from fieldwise.data.kinds.kind import Code
+from fieldwise.data.kinds.kind import Field as SchemaField
 from fieldwise.data.kinds.number import as_number
 from fieldwise.data.read.formats import text_of
 from fieldwise.data.read.parallel import cores, in_order, using
+from fieldwise.data.read.texts import texts_of
 from fieldwise.data.schema import check_names
 from fieldwise.data.world.fields import Field
 from fieldwise.data.world.world import Span, World
@@ -69,21 +72,20 @@ def prepare_log(
     """
     split = split or Split()
     if split.group or split.by not in ("", ROW_ORDER):
-        found = f"by group {','.join(split.group)}" if split.group else f"by {split.by}"
-        raise ConfigError(
-            f"a world's rows become ids split at random or by {ROW_ORDER}, found {found}; prepare its text"
-        )
+        found = ",".join(split.group) or split.by
+        raise ConfigError(f"a log becomes ids split at random or by {ROW_ORDER}, found {found}; prepare a file of it")
     if threads < 0:
         raise ConfigError(f"--threads takes a number of threads, 0 for all cores, found {threads}")
     names = [name for name in world.field_names if name not in drop]
     with whole_folder(out, "data.json") as folder, using(threads or cores()):
         rows = _Rows(world, span, names)
         rows.draw(split, progress)
-        check_training(rows.counts["train"], rows.positives["train"], world.label, "the world's rows")
+        trained_on = (found.get("train", 0) for found in (rows.counts, rows.positives))
+        check_training(*trained_on, world.label, "the world's rows")
         schema, left_out = infer_schema(*rows.sample(), world.label)
         check_names(schema.names)
         (folder / "schema.toml").write_text(schema.to_toml(), encoding="utf-8")
-        encoder = Encoder(schema, [one.fit(rows.counted(one.name, one.query("", False))) for one in schema.fields])
+        encoder = Encoder(schema, list(in_order(lambda one: one.fit(rows.counted(one)), schema.fields)))
         encoder.save(folder / "encoder")
         digest = rows.encode(encoder, folder, progress)
         write_facts(folder, encoder.names, encoder.layout, rows.counts, rows.positives, 1.0, digest)
@@ -167,10 +169,10 @@ class _Rows:
         """Rows and positives (V, 2) of all codes among the training rows."""
         return np.asarray(np.sum(list(self.tallies), axis=0))
 
-    def counted(self, name: str, query: Query) -> Counted:
+    def counted(self, one: SchemaField) -> Counted:
         """What a field is fitted on."""
-        place, own = self.firsts[self.names.index(name)], self.world.fields[name]
-        return Counted(own.values, self.total[place : place + own.size], query)
+        place, own = self.firsts[self.names.index(one.name)], self.world.fields[one.name]
+        return Counted(own.values, self.total[place : place + own.size], one.query("", False))
 
     def sample(self) -> tuple[pa.Table, NDArray[np.float32]]:
         """The first training rows as they would be logged, and their labels."""
@@ -213,7 +215,7 @@ def _coder(encoder: Encoder, world: World) -> Callable[[Whole, Whole], Ids]:
     """A function from codes (F, B) and some of the rows (n,) to their ids (n, C)."""
     from fieldwise.data.world import world_loops
 
-    tables = [_ids_of(world.fields[code.field.name], code.column_ids) for code in encoder.codes]
+    tables = list(in_order(lambda code: _ids_of(world.fields[code.field.name], code), encoder.codes))
     widths = np.array([code.width for code in encoder.codes])
     firsts, table = np.cumsum([0, *map(len, tables)]), np.concatenate(tables)
 
@@ -225,10 +227,10 @@ def _coder(encoder: Encoder, world: World) -> Callable[[Whole, Whole], Ids]:
     return coded
 
 
-def _ids_of(own: Field, column_ids: Callable[[pa.ChunkedArray], Ids]) -> Ids:
+def _ids_of(own: Field, code: Code) -> Ids:
     """The ids of a column's codes, one after the other: those of its values, and those of a missing one."""
     values = pa.concat_arrays([own.values, pa.nulls(1, own.values.type)])
-    return column_ids(pa.chunked_array([values])).reshape(-1)
+    return code.column_ids(pa.chunked_array([values])).reshape(-1)
 
 
 @dataclass(frozen=True)
@@ -264,10 +266,16 @@ class Counted:
         return max((len(self._members(text)) for text, _ in self._seen()), default=0)
 
     def _seen(self, least: int = 1) -> list[tuple[str, int]]:
-        """The texts of at least so many rows, and how many."""
+        """The texts of at least so many rows, and how many; the most frequent first, as a vocabulary has them."""
         places = np.flatnonzero(self.counts[:, 0] >= least)
-        texts = self.values.take(pa.array(places)).to_pylist()
-        return [(text_of(text) or "", n) for text, n in zip(texts, self.counts[places, 0].tolist(), strict=True)]
+        if not len(places):
+            return []
+        # Some sets are the same, and a text is to be there once.
+        texts, which = texts_of(pa.chunked_array([self.values.take(pa.array(places))]))
+        rows = np.bincount(which, weights=self.counts[places, 0]).astype(np.int64)
+        table = pa.table({"text": pa.array(texts[: len(rows)], pa.string()), "n": rows})
+        table = table.sort_by([("n", "descending"), ("text", "ascending")])
+        return list(zip(table["text"].to_pylist(), table["n"].to_pylist(), strict=True))
 
     def _members(self, cell: str) -> dict[str, None]:
         return dict.fromkeys(text_of(member) or "" for member in cell.split(self.query.separator))
