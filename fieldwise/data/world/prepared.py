@@ -80,8 +80,8 @@ def prepare_log(
     with whole_folder(out, "data.json") as folder, using(threads or cores()):
         rows = _Rows(world, span, names)
         rows.draw(split, progress)
-        trained_on = (found.get("train", 0) for found in (rows.counts, rows.positives))
-        check_training(*trained_on, world.label, "the world's rows")
+        count, positives = (found.get("train", 0) for found in (rows.counts, rows.positives))
+        check_training(count, positives, world.label, "the world's rows")
         schema, left_out = infer_schema(*rows.sample(), world.label)
         check_names(schema.names)
         (folder / "schema.toml").write_text(schema.to_toml(), encoding="utf-8")
