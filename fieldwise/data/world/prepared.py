@@ -85,7 +85,7 @@ def prepare_log(
         schema, left_out = infer_schema(*rows.sample(), world.label)
         check_names(schema.names)
         (folder / "schema.toml").write_text(schema.to_toml(), encoding="utf-8")
-        encoder = Encoder(schema, list(in_order(lambda one: one.fit(rows.counted(one)), schema.fields)))
+        encoder = Encoder(schema, list(in_order(rows.fit, schema.fields)))
         encoder.save(folder / "encoder")
         digest = rows.encode(encoder, folder, progress)
         write_facts(folder, encoder.names, encoder.layout, rows.counts, rows.positives, 1.0, digest)
@@ -97,6 +97,18 @@ def prepare_log(
         **NOT_THERE,
         "notes": [*held_out_notes(rows.counts, rows.positives, None), *left_out],
     }
+
+
+def values_shown(world: World, span: Span) -> tuple[dict[str, int], int]:
+    """How many values a log shows of each field, of sets how many members; and how many of its rows are positive."""
+    rows = _Rows(world, span, world.field_names)
+    with using(cores()):
+        rows.draw(Split((1.0, 0.0, 0.0)), lambda step, done: None)
+    found = {}
+    for name, own in world.fields.items():
+        query = Query(name, several=own.column.style == "set", separator="|")
+        found[name] = len(rows.counted(name, query).texts)
+    return found, rows.positives["train"]
 
 
 @dataclass
@@ -169,10 +181,13 @@ class _Rows:
         """Rows and positives (V, 2) of all codes among the training rows."""
         return np.asarray(np.sum(list(self.tallies), axis=0))
 
-    def counted(self, one: SchemaField) -> Counted:
+    def counted(self, name: str, query: Query) -> Counted:
         """What a field is fitted on."""
-        place, own = self.firsts[self.names.index(one.name)], self.world.fields[one.name]
-        return Counted(own.values, self.total[place : place + own.size], one.query("", False))
+        place, own = self.firsts[self.names.index(name)], self.world.fields[name]
+        return Counted(own.values, self.total[place : place + own.size], query)
+
+    def fit(self, one: SchemaField) -> Code:
+        return one.fit(self.counted(one.name, one.query(one.name, False)))
 
     def sample(self) -> tuple[pa.Table, NDArray[np.float32]]:
         """The first training rows as they would be logged, and their labels."""

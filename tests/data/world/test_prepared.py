@@ -4,6 +4,7 @@ import itertools
 from pathlib import Path
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 
 from fieldwise import cli
@@ -11,7 +12,7 @@ from fieldwise.config.errors import ConfigError, DataError, FieldwiseError
 from fieldwise.data.encode import prepare as text_path
 from fieldwise.data.encode.split import Split
 from fieldwise.data.world import World, prepared, world
-from fieldwise.data.world.prepared import prepare_log
+from fieldwise.data.world.prepared import prepare_log, values_shown
 
 RATES = {"criteo": 0.5, "avazu": 0.17, "ipinyou": 0.03, "appstore": 0.05, "demo": 0.2, "repeat": 0.2}
 ROWS = 4_321
@@ -125,3 +126,15 @@ def test_blocks_are_the_same_in_any_order_and_have_the_plain_truth(kind: str):
         assert all(np.array_equal(again[name], code) for name, code in block.codes.items())
         plain = made.probability(log.table[rows])
         np.testing.assert_allclose(block.probability, plain, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["avazu", "appstore", "demo"])
+def test_values_are_counted_as_in_the_text(kind: str):
+    made = World(kind, 1, RATES[kind])
+    table = made.log(ROWS).table
+    sets = [name for name, column in made.columns.items() if column.style == "set"]
+    cells = {name: table[name] for name in made.columns}
+    cells |= {name: pc.list_flatten(pc.split_pattern(table[name], "|")) for name in sets}
+    shown, positives = values_shown(made, made.span(ROWS))
+    assert shown == {name: pc.count_distinct(column).as_py() for name, column in cells.items()}
+    assert positives == pc.sum(table["click"]).as_py()
