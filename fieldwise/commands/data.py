@@ -13,6 +13,7 @@ from fieldwise.reporting.console import counting, err, print_json, print_proposa
 
 if TYPE_CHECKING:
     from fieldwise.data.encode.encoder import Encoder
+    from fieldwise.data.world import World
 
 # Fields that are named one by one.
 SHOWN = 100
@@ -20,7 +21,7 @@ SHOWN = 100
 
 @app.command()
 def simulate(
-    file: Annotated[Path, typer.Option("--out", help="A .csv, .tsv, .txt or .parquet file (.gz too).")],
+    file: Annotated[Path, typer.Option("--out", help="A .csv, .tsv, .txt or .parquet file (.gz too), or a folder.")],
     kind: Annotated[
         str,
         typer.Option(
@@ -34,7 +35,11 @@ def simulate(
     days: Annotated[int, typer.Option(help="How long the world lives; day by day values come and go.")] = 10,
     first_day: Annotated[int, typer.Option(help="The log's first day; days begin at 0.")] = 0,
     last_day: Annotated[int | None, typer.Option(help="The log's last day; the world's last without it.")] = None,
-    layout: Annotated[str, typer.Option(help="plain, or raw: as the public files of this kind are written.")] = "plain",
+    layout: Annotated[
+        str,
+        typer.Option(help="plain; raw: as the public files of this kind are written; ids: a prepared folder, at once."),
+    ] = "plain",
+    threads: Annotated[int, typer.Option(help="Threads to make ids with.", show_default="cores")] = 0,
     json: Json = False,
 ) -> None:
     """Write a click log drawn from a world whose truth is known.
@@ -44,8 +49,15 @@ def simulate(
     from fieldwise.data.world import World, write_log
     from fieldwise.data.world.layouts import Simulation, write_raw
 
-    if layout not in ("plain", "raw"):
-        raise ConfigError(f"--layout takes plain or raw, found '{layout}'")
+    if layout not in ("plain", "raw", "ids"):
+        raise ConfigError(f"--layout takes plain, raw or ids, found '{layout}'")
+    if layout == "ids":
+        if truth:
+            raise ConfigError("--layout ids has no column for --truth; leave it out")
+        _simulate_ids(World(kind, seed, rate, days), (rows, seed, first_day, last_day), file, threads, json)
+        return
+    if threads:
+        raise ConfigError(f"--threads is for --layout ids, found --layout {layout}; leave it out")
     if layout == "raw" and (truth or (days, first_day, last_day) != (10, 0, None)):
         raise ConfigError("--layout raw has no column for --truth, and days of its own; leave those options out")
     with counting("simulating", json):
@@ -59,6 +71,17 @@ def simulate(
         print_json({"file": str(file), "rows": rows, "kind": kind, "seed": seed, "days": days, "layout": layout})
     else:
         say(f"{rows:,} rows in {file}\nnext: fieldwise prepare {file} {how} --out data")
+
+
+def _simulate_ids(world: World, log: tuple[int, int, int, int | None], folder: Path, threads: int, json: bool) -> None:
+    from fieldwise.data.world.prepared import prepare_log
+
+    with counting("simulating", json) as progress:
+        facts = prepare_log(world, world.span(*log), folder, progress=progress, threads=threads)
+    if json:
+        print_json(facts)
+    else:
+        _print_prepared(facts, folder, None, advise_history=False)
 
 
 @app.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,7 +123,7 @@ class ArrayFile:
 
     def __init__(self, file: BinaryIO, dtype: Any, shape: tuple[int, ...], keep: int = 0) -> None:
         self.file, self.dtype = file, np.dtype(dtype)
-        self.digest = hashlib.blake2b(digest_size=16)
+        self.digest, self.hasher = hashlib.blake2b(digest_size=16), ThreadPoolExecutor(1)
         header = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, header)
         left = keep * self.dtype.itemsize * int(np.prod(shape[1:]))
@@ -134,9 +135,11 @@ class ArrayFile:
 
     def append(self, rows: NDArray[Any]) -> None:
         data = np.ascontiguousarray(rows, dtype=self.dtype).data
+        # At the same time: a digest takes longer than to write, and both let go of Python's lock.
+        hashed = self.hasher.submit(self.digest.update, data)
         self.file.write(data)
         self.file.flush()
-        self.digest.update(data)
+        hashed.result()
 
 
 @contextmanager
@@ -144,4 +147,6 @@ def array_file(path: Path, dtype: Any, shape: tuple[int, ...], keep: int = 0) ->
     """Opens an .npy file of the given final shape for appending, behind the first `keep` rows that it has."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("r+b" if keep else "wb") as file:
-        yield ArrayFile(file, dtype, shape, keep)
+        array = ArrayFile(file, dtype, shape, keep)
+        with array.hasher:
+            yield array

@@ -16,6 +16,7 @@ import pyarrow.csv as pacsv
 from fieldwise.data.encode.prepare import Split, prepare
 from fieldwise.data.schema import Field, HistorySettings, Schema
 from fieldwise.data.world import World
+from fieldwise.data.world.prepared import prepare_log
 from fieldwise.studies.study import Source
 
 PART = "part"
@@ -30,10 +31,17 @@ def world(
     split: Split | None = None,
     rate: float | None = None,
 ) -> Source:
-    """The log of a simulated world, its day left out: it is no field, for the days of held-out rows are new."""
+    """The log of a simulated world, its day left out: it is no field, for the days of held-out rows are new.
+
+    It becomes ids without its text, unless there is a history or a split of its own.
+    """
 
     def make(folder: Path) -> None:
-        log = World(kind, seed, rate).log(rows, seed).table
+        made = World(kind, seed, rate)
+        if history is None and split is None:
+            prepare_log(made, made.span(rows, seed), folder, drop=["day"])
+            return
+        log = made.log(rows, seed).table
         table = log.drop_columns(["day"] if "day" in log.column_names else [])
         prepare({"train": lambda: iter([table])}, folder, "click", split=split, history=history)
 

@@ -6,9 +6,8 @@ three. Categories are fewer than the paper's because rows are: those of a log's 
 
 from __future__ import annotations
 
-import pyarrow.compute as pc
-
 from fieldwise.data.world import World
+from fieldwise.data.world.prepared import values_shown
 from fieldwise.reporting.result_tables import Column
 from fieldwise.studies import figures, lookalikes
 from fieldwise.studies.study import Results, Row, Setup, Study, Verdict
@@ -26,26 +25,19 @@ def compute(setup: Setup) -> list[Row]:
     rows = []
     for data in lookalikes.SETS:
         world = World(data, 0, lookalikes.RATES[setup.size].get(data))
-        table = world.log(lookalikes.ROWS[setup.size][data]).table
-        counted = [pc.count_distinct(_flat(table[name])).as_py() for name in world.field_names]
+        span = world.span(lookalikes.ROWS[setup.size][data])
+        shown, positives = values_shown(world, span)
         facts: Row = {
             "data": data,
             "fields": len(world.field_names),
-            "rows": table.num_rows,
-            "categories": sum(counted),
+            "rows": span.rows,
+            "categories": sum(shown.values()),
         }
-        facts |= {"positive": float(pc.mean(table[world.label]).as_py()), "asked": world.base_rate}
+        facts |= {"positive": positives / span.rows, "asked": world.base_rate}
         rows.append(
             facts | dict(zip(("paper_fields", "paper_rows", "paper_n", "paper_rate"), PAPER[data], strict=True))
         )
     return rows
-
-
-def _flat(column: object) -> object:
-    """The members of sets, `a|b` in a log, one by one; other columns as they are."""
-    if str(column.type) == "string":  # type: ignore[attr-defined]
-        return pc.list_flatten(pc.split_pattern(column, "|"))
-    return column
 
 
 def claims(results: Results) -> list[Verdict]:

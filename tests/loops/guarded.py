@@ -11,6 +11,7 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,8 @@ from fieldwise.data.kinds.number import BucketCode, NumberField
 from fieldwise.data.read.cells import cells_of
 from fieldwise.data.read.formats import text_of
 from fieldwise.data.schema import Layout, Schema
+from fieldwise.data.world import world_loops
+from fieldwise.data.world.effects import Effect, Packed
 from fieldwise.models import build
 from fieldwise.nn.shallow_scores import scores
 from fieldwise.optim import Adam
@@ -323,11 +326,42 @@ def counts(rows: int, keys: int, kinds: int, delay: float, window: float, seed: 
     return [(looked, np.array([[twin[key] for key in row] for row in asked])), (seen, expected)]
 
 
+def world_rows(rows: int, fields: int, values: int, seed: int) -> Found:
+    """A world's logits by its effects one by one; counts and ids of codes as numpy has them."""
+    random = np.random.default_rng(seed)
+    vectors = {f"f{i}": random.standard_normal((values + 2, 5)).astype(np.float32) for i in range(fields)}
+    codes = {name: random.integers(values + 2, size=rows) for name in vectors}
+    shapes = {"bilinear": [(4, 4)], "net": [(4, 4), (4, 4), (4, 1), (4,)], "rule": [], "linear": []}
+    effects = []
+    for part, sizes in shapes.items():
+        weights = tuple(random.standard_normal(size).astype(np.float32) for size in sizes)
+        order = {"linear": 1, "rule": 3}.get(part, 2)
+        effects.append(Effect(part, tuple(random.choice(list(vectors), order).tolist()), weights, 0.7))
+    owners: Any = {name: SimpleNamespace(vectors=table) for name, table in vectors.items()}
+    found = Packed(owners, effects, 0.5).logits(codes)
+    looked_up = {name: vectors[name][code].T for name, code in codes.items()}
+    expected = 0.5 + sum(effect(looked_up) for effect in effects)
+    every, firsts = np.stack(list(codes.values())), (values + 2) * np.arange(fields)
+    kept, labels = random.random(rows) < 0.5, random.integers(0, 2, rows).astype(np.uint8)
+    counts, twin = (np.zeros((fields * (values + 2), 2), dtype=np.int64) for _ in range(2))
+    world_loops.count(every, kept, labels, firsts, counts)
+    np.add.at(
+        twin, (every + firsts[:, None])[:, kept], np.stack([np.ones(rows), labels], axis=1)[kept].astype(np.int64)
+    )
+    widths = random.integers(1, 4, fields)
+    tables = [random.integers(0, 99, (values + 2, width)).astype(np.int32) for width in widths]
+    chosen, ids = np.flatnonzero(kept), np.empty((kept.sum(), widths.sum()), dtype=np.int32)
+    starts = np.cumsum([0, *(table.size for table in tables)])
+    world_loops.encode(every, chosen, starts, widths, np.concatenate([table.reshape(-1) for table in tables]), ids)
+    known = np.hstack([table[code[chosen]] for table, code in zip(tables, every, strict=True)])
+    return [(found, expected), (counts, twin), (ids, known)]
+
+
 CASES: dict[str, Callable[..., Found]] = {
     case.__name__: case
     for case in (
         micro, micro_bf16, attention, inner, kernel_products, windows, layer_norm, pair_norm, turn, adam_rows, shallow,
-        cells, words, counts,
+        cells, words, counts, world_rows,
     )
 }  # fmt: skip
 

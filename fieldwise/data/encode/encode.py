@@ -109,7 +109,7 @@ def encode_parts(
     done: dict[str, list[int]] = {}
     for entry in read_journal(journal):
         done.setdefault(entry["part"], []).append(entry["rows"])
-    digest = hashlib.blake2b(json.dumps([encoder.layout.sizes, encoder.layout.widths]).encode(), digest_size=16)
+    digest = first_digest(encoder)
     coder = Coder(encoder, stage, before)
     total = 0
     with journal.open("a", encoding="utf-8") as entries:
@@ -117,7 +117,7 @@ def encode_parts(
             written = done.get(part, [])
             total += sum(written)
             with ExitStack() as stack:
-                files = _open(stack, encoder, folder / part, count, sum(written))
+                files = open_files(stack, encoder, folder / part, count, sum(written))
                 for arrays in coder.encode(part, len(written)):
                     for name, values in arrays.items():
                         files[name].append(values)
@@ -130,7 +130,13 @@ def encode_parts(
     return digest.hexdigest()
 
 
-def _open(stack: ExitStack, encoder: Encoder, folder: Path, rows: int, keep: int) -> dict[str, ArrayFile]:
+def first_digest(encoder: Encoder) -> hashlib.blake2b:
+    """The digest of a folder's arrays before any of them: that of their layout."""
+    return hashlib.blake2b(json.dumps([encoder.layout.sizes, encoder.layout.widths]).encode(), digest_size=16)
+
+
+def open_files(stack: ExitStack, encoder: Encoder, folder: Path, rows: int, keep: int = 0) -> dict[str, ArrayFile]:
+    """The array files of a part, to append to behind the first `keep` rows."""
     files: dict[str, tuple[type, tuple[int, ...]]] = {
         "ids": (np.int32, (rows, encoder.layout.columns)),
         "labels": (np.uint8, (rows,)),

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from fieldwise.config.errors import DataError
 from fieldwise.data.kinds.kind import KINDS
 from fieldwise.data.kinds.samples import Sample
+from fieldwise.data.read.parallel import in_order
 from fieldwise.data.schema import Field, Schema
 
 SAMPLE_ROWS = 200_000
@@ -20,15 +21,11 @@ def infer_schema(
     sample: pa.Table, labels: NDArray[np.float32], label: str, weight: str = ""
 ) -> tuple[Schema, list[str]]:
     """A schema for these training rows, and notes on what was left out and why."""
-    fields, left_out = [], []
-    for name in sample.column_names:
-        if name in (label, weight):
-            continue
-        field = _infer_field(name, Sample(sample[name], labels))
-        if field is None:
-            left_out.append(name)
-        else:
-            fields.append(field)
+    names = [name for name in sample.column_names if name not in (label, weight)]
+    found = dict(
+        zip(names, in_order(lambda name: _infer_field(name, Sample(sample[name], labels)), names), strict=True)
+    )
+    fields, left_out = [field for field in found.values() if field], [name for name in names if not found[name]]
     notes = _notes(left_out)
     if not fields:
         raise DataError(f"no column is left to predict '{label}' from: {'; '.join(notes)}; name fields with --schema")

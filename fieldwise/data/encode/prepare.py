@@ -103,7 +103,7 @@ def prepare(
         if staged.kept:
             notes.append(f"went on after an interrupted run: {staged.kept:,} rows were staged already")
         rows, positives = staged.rows, staged.positives
-        notes += _held_out_notes(rows, positives, None if split is asked else split)
+        notes += held_out_notes(rows, positives, None if split is asked else split)
         if schema is None:
             schema, left_out = _infer(stage, label, weight, {split.by, history.time, *drop})
             schema = replace(schema, history=history)
@@ -148,7 +148,7 @@ def prepare(
         "rows": rows,
         "positive_rate": {part: positives[part] / rows[part] for part in rows},
         "negatives_kept": keep_negatives,
-        "fields": _fields(encoder),
+        "fields": field_facts(encoder),
         "new_ids": {} if known is None else _new_ids(encoder, known),
         "proposals": [asdict(proposal) for proposal in proposals],
         "leak": asdict(leak) if leak else None,
@@ -158,7 +158,7 @@ def prepare(
     }
 
 
-def _held_out_notes(rows: Mapping[str, int], positives: Mapping[str, int], split: Split | None) -> list[str]:
+def held_out_notes(rows: Mapping[str, int], positives: Mapping[str, int], split: Split | None) -> list[str]:
     """What is to be said of the parts to judge by; `split` took the validation rows where test rows came alone."""
     notes = []
     if split and "valid" in rows:
@@ -176,7 +176,7 @@ def _folder(out: Path, stamp: str, force: bool) -> AbstractContextManager[Path]:
     return resumed_folder(out, "data.json", stamp, force) if stamp else whole_folder(out, "data.json", force)
 
 
-def _fields(encoder: Encoder) -> dict[str, dict[str, Any]]:
+def field_facts(encoder: Encoder) -> dict[str, dict[str, Any]]:
     """The kind and size of every field."""
     history = encoder.schema.history
     kinds = [field.kind for field in encoder.schema.fields] + ["history"] * (len(history.keys) * len(history.parts))

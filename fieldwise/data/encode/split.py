@@ -62,15 +62,20 @@ def order_bounds(split: Split, rows: int) -> NDArray[np.float64]:
     return np.asarray(np.floor(np.cumsum(split.shares)[:2] * rows + 1e-9))
 
 
+def at_random(split: Split) -> Callable[[int], NDArray[np.int64]]:
+    """A function that gives the part numbers of the next so many rows; where the rows are cut does not matter."""
+    edges, random = np.cumsum(split.shares)[:2], stream(split.seed, SPLIT)
+    return lambda count: np.searchsorted(edges, random.random(count), side="right")
+
+
 def assigner(rows: Rows, split: Split, notes: list[str]) -> Callable[[pa.Table, int], NDArray[np.int64]]:
     """A function from a chunk and the rows before it to the part number of each of its rows."""
     edges = np.cumsum(split.shares)[:2]
     if split.group:
         return partial(_by_group, split, edges)
     if not split.by:
-        # One stream of random numbers over the whole file, so that chunks do not matter.
-        random = stream(split.seed, SPLIT)
-        return lambda chunk, passed: np.searchsorted(edges, random.random(len(chunk)), side="right")
+        parts = at_random(split)
+        return lambda chunk, passed: parts(len(chunk))
     counts: dict[str, int] = {}
     total = 0
     for chunk in rows():

@@ -219,14 +219,18 @@ class Stager:
 
     def _check(self, staged: Staged) -> None:
         rows, positives = (found.get("train", 0) for found in (staged.rows, staged.positives))
-        where, label = self.names["train"], self.taken.label
-        if not rows:
-            raise DataError(f"there are no training rows: the file has none, or the split leaves none ({where})")
-        if positives in (0, rows):
-            raise DataError(
-                f"label '{label}' is always {1 if positives else 0} in the {rows} training rows; "
-                f"a model needs both 0 and 1 ({where})"
-            )
+        check_training(rows, positives, self.taken.label, self.names["train"])
+
+
+def check_training(rows: int, positives: int, label: str, where: str) -> None:
+    """Refuses training rows that no model can learn from."""
+    if not rows:
+        raise DataError(f"there are no training rows: the file has none, or the split leaves none ({where})")
+    if positives in (0, rows):
+        raise DataError(
+            f"label '{label}' is always {1 if positives else 0} in the {rows} training rows; "
+            f"a model needs both 0 and 1 ({where})"
+        )
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Query:
-    """DuckDB's expression for a cell. A cell of `several` values is a list, whose members count once.
+    """DuckDB's expression for a cell. A cell of `several` values is a list, whose members count once; in a text the
+    `separator` stands between them.
 
     Texts of fewer rows than `least` are not asked for; 0: none at all.
     """
@@ -20,6 +21,7 @@ class Query:
     cell: str
     several: bool = False
     least: int = 1
+    separator: str = ""
 
 
 class Counted(Protocol):

@@ -43,7 +43,7 @@ class SetField(WordField):
 
     def query(self, column: str, is_list: bool) -> Query:
         cell = column if is_list else f"string_split({column}::VARCHAR, {quoted(self.separator)})"
-        return replace(super().query(cell, is_list), several=True)
+        return replace(super().query(cell, is_list), several=True, separator=self.separator)
 
     def fit(self, column: Counted) -> Code:
         return SetCode(self, self.fit_words(column), min(self.max_values, max(1, column.longest)))

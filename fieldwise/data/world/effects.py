@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +44,45 @@ class Effect:
         else:  # up or down where the first latent signs of all three agree
             value = np.trunc(np.mean([np.sign(vector[0]) for vector in v], axis=0))
         return self.scale * value.astype(np.float64)
+
+
+class Packed:
+    """A world's effects as one compiled loop has them: what `Effect` says, for the rows of a log."""
+
+    def __init__(self, fields: Mapping[str, Field], effects: Sequence[Effect], bias: float) -> None:
+        from fieldwise.data.world import world_loops
+
+        self.loop, self.bias = world_loops.logits, bias
+        number = {name: place for place, name in enumerate(fields)}
+        vectors = [field.vectors for field in fields.values()]
+        self.table, self.firsts = np.concatenate(vectors), np.cumsum([0, *map(len, vectors)])
+        self.kinds = np.array([list(PARTS).index(effect.part) for effect in effects])
+        # Every effect has three fields here; those that it does not have are not looked at.
+        self.fields = np.array([[*(number[name] for name in effect.fields), 0, 0][:3] for effect in effects])
+        weights = [_flat(effect) for effect in effects]
+        self.places = np.cumsum([0, *map(len, weights)])
+        self.weights = np.concatenate(weights).astype(np.float32)
+
+    def logits(self, codes: Mapping[str, Codes]) -> Floats:
+        """The logits (B,) of codes of all fields, without tastes."""
+        every = np.stack(list(codes.values()))
+        found = np.empty(every.shape[1])
+        effects = (self.kinds, self.fields, self.places, self.weights)
+        self.loop(every, self.firsts, self.table, *effects, self.bias, found)
+        return found
+
+
+def _flat(effect: Effect) -> Floats:
+    """The numbers that a compiled loop needs of an effect: world_loops.py says what for."""
+    if effect.part in ("linear", "rule"):
+        return np.array([effect.scale])
+    weights = [weight.astype(np.float64) for weight in effect.weights]
+    if effect.part == "bilinear":
+        return effect.scale * weights[0].reshape(-1)
+    left, right, c, out = weights
+    power = 2 * np.log2(np.e)  # exp(2 x) as a power of 2
+    sides = np.stack([2 * np.cosh(2 * c[:, 0]), effect.scale * 4 * np.sinh(2 * c[:, 0]) * out], axis=1)
+    return np.hstack([power * left, power * right, sides]).reshape(-1)
 
 
 class Returns:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations
 
 import numpy as np
@@ -18,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fieldwise.config.errors import ConfigError, DataError, unknown
-from fieldwise.data.world.effects import HIDDEN, PARTS, TASTE, Effect, Returns, Vectors
+from fieldwise.data.world.effects import HIDDEN, PARTS, TASTE, Effect, Packed, Returns, Vectors
 from fieldwise.data.world.fields import RANK, Codes, Field, Floats
 from fieldwise.data.world.kinds import KINDS, NUMERIC
 from fieldwise.data.world.logs import Log, join
@@ -34,6 +35,30 @@ def _require(right: bool, rule: str, found: object) -> None:
 
 def _sigmoid(logit: Floats) -> Floats:
     return 1 / (1 + np.exp(-logit))
+
+
+@dataclass(frozen=True)
+class Span:
+    """Which log of a world: how many rows, by which seed, from which day to which."""
+
+    rows: int
+    seed: int
+    first_day: int
+    last_day: int
+
+    @property
+    def starts(self) -> range:
+        """The first row of each block."""
+        return range(0, self.rows, BLOCK)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some rows of a log: a code (B,) for each field, the true probabilities (B,) and the clicks (B,)."""
+
+    codes: dict[str, Codes]
+    probability: Floats
+    clicks: NDArray[np.int8]
 
 
 class World:
@@ -188,32 +213,56 @@ class World:
         logit = np.sum([e(vectors) for e in self.effects if e.part in parts], axis=0) + self.bias
         return _sigmoid(logit + (self._taste(codes) if TASTE in parts else 0.0))
 
-    def _raw(self, codes: dict[str, Codes]) -> dict[str, pa.Array]:
+    def raw(self, codes: dict[str, Codes]) -> dict[str, pa.Array]:
         """The columns as they are logged, null where missing."""
         indices = {n: pa.array(codes[n], mask=codes[n] == self.fields[n].size) for n in self.field_names}
         return {name: self.fields[name].values.take(index) for name, index in indices.items()}
 
-    def _blocks(self, rows: int, seed: int, first: int, last: int) -> Iterator[Log]:
-        """The log in blocks with a random stream each, so that it is the same however it is cut."""
+    @cached_property
+    def _packed(self) -> Packed:
+        return Packed(self.fields, self.effects, self.bias)
+
+    def span(self, rows: int, seed: int = 0, first_day: int = 0, last_day: int | None = None) -> Span:
+        """The log of these rows from first_day to last_day, to the end of the world if not said."""
+        last = self.days - 1 if last_day is None else last_day
         _require(rows >= 1, "rows must be at least 1", rows)
-        _require(0 <= first <= last < self.days, f"days must lie within 0..{self.days - 1}", f"{first}..{last}")
-        for start in range(0, rows, BLOCK):
-            rng = self._rng(2, seed, first, start)
-            codes = self._draw(rng, *self._clock(rows, start, min(start + BLOCK, rows), first, last))
-            probability = self._truth(self._vectors(codes), codes, self.parts)
-            clicks = (rng.random(len(probability)) < probability).astype(np.int8)
-            yield Log(pa.table({self.label: clicks, **self._raw(codes)}), probability)
+        _require(0 <= first_day <= last < self.days, f"days must lie within 0..{self.days - 1}", f"{first_day}..{last}")
+        return Span(rows, seed, first_day, last)
+
+    def codes(self, span: Span, start: int) -> dict[str, Codes]:
+        """The codes of a block's rows, without their truth."""
+        return self._codes(self._stream(span, start), span, start)
+
+    def block(self, span: Span, start: int) -> Block:
+        """The block of a log that begins with row `start`. Each has a random stream of its own, so that a log is the
+        same however it is cut, and whoever draws its blocks, in whichever order."""
+        rng = self._stream(span, start)
+        codes = self._codes(rng, span, start)
+        probability = _sigmoid(self._packed.logits(codes) + self._taste(codes))
+        return Block(codes, probability, (rng.random(len(probability)) < probability).astype(np.int8))
+
+    def _stream(self, span: Span, start: int) -> np.random.Generator:
+        return self._rng(2, span.seed, span.first_day, start)
+
+    def _codes(self, rng: np.random.Generator, span: Span, start: int) -> dict[str, Codes]:
+        stop = min(start + BLOCK, span.rows)
+        return self._draw(rng, *self._clock(span.rows, start, stop, span.first_day, span.last_day))
+
+    def _blocks(self, span: Span) -> Iterator[Log]:
+        for start in span.starts:
+            block = self.block(span, start)
+            yield Log(pa.table({self.label: block.clicks, **self.raw(block.codes)}), block.probability)
 
     def log(self, rows: int, seed: int = 0, first_day: int = 0, last_day: int | None = None) -> Log:
         """`rows` impressions from first_day to last_day (to the end of the world if not said), in time order."""
-        return join(list(self._blocks(rows, seed, first_day, self.days - 1 if last_day is None else last_day)))
+        return join(list(self._blocks(self.span(rows, seed, first_day, last_day))))
 
     def chunks(
         self, rows: int, seed: int = 0, chunk: int = 200_000, first_day: int = 0, last_day: int | None = None
     ) -> Iterator[Log]:
         """The rows of `log`, `chunk` at a time."""
         _require(chunk >= 1, "chunk must be at least 1", chunk)
-        blocks = self._blocks(rows, seed, first_day, self.days - 1 if last_day is None else last_day)
+        blocks = self._blocks(self.span(rows, seed, first_day, last_day))
         held = next(blocks)
         while len(held):
             while len(held) < chunk and (block := next(blocks, None)):
@@ -235,7 +284,7 @@ class World:
         codes = {name: code[request] for name, code in context.items()}
         codes |= self._draw(rng, days[request], hours[request], items, per_request, codes)
         return Log(
-            pa.table({"request": request, **self._raw(codes)}), self._truth(self._vectors(codes), codes, self.parts)
+            pa.table({"request": request, **self.raw(codes)}), self._truth(self._vectors(codes), codes, self.parts)
         )
 
     def probability(self, table: pa.Table, parts: Collection[str] | None = None) -> Floats:
