@@ -10,7 +10,7 @@ from fieldwise.studies.study import Study
 IDS = (
     *(f"table{number}" for number in (4, 6, 7, 8, 9, 10, 11)),
     *(f"fig{number}" for number in range(7, 21)),
-    *("criteo-challenge", "coupled-gradient", "parity", "layer-norm", "kernels", "seeds", "history"),
+    *("criteo-challenge", "coupled-gradient", "parity", "layer-norm", "kernels", "seeds", "history", "worlds", "rows"),
 )
 
 

@@ -17,6 +17,7 @@ from fieldwise.data.encode.prepare import Split, prepare
 from fieldwise.data.schema import Field, HistorySettings, Schema
 from fieldwise.data.world import World
 from fieldwise.data.world.prepared import prepare_log
+from fieldwise.data.world.world import ACTIVE, NETWORKS
 from fieldwise.studies.study import Source
 
 PART = "part"
@@ -30,16 +31,18 @@ def world(
     history: HistorySettings | None = None,
     split: Split | None = None,
     rate: float | None = None,
+    networks: float = NETWORKS,
+    active: float = ACTIVE,
 ) -> Source:
     """The log of a simulated world, its day left out: it is no field, for the days of held-out rows are new.
 
-    It becomes ids without its text, unless there is a history or a split of its own.
+    It becomes ids without its text, unless there is a history.
     """
 
     def make(folder: Path) -> None:
-        made = World(kind, seed, rate)
-        if history is None and split is None:
-            prepare_log(made, made.span(rows, seed), folder, drop=["day"])
+        made = World(kind, seed, rate, networks=networks, active=active)
+        if history is None:
+            prepare_log(made, made.span(rows, seed), folder, split, drop=["day"])
             return
         log = made.log(rows, seed).table
         table = log.drop_columns(["day"] if "day" in log.column_names else [])

@@ -7,6 +7,7 @@ import pytest
 
 from fieldwise.data.dataset import Dataset
 from fieldwise.data.encode.split import Split
+from fieldwise.data.schema import HistorySettings
 from fieldwise.studies import sources
 
 
@@ -16,5 +17,6 @@ def test_a_study_makes_its_rows_without_duckdb(tmp_path: Path, monkeypatch: pyte
     data = Dataset.open(tmp_path / "data")
     assert sum(part.rows for part in data.parts.values()) == 2_000
     assert "day" not in data.names
+    sources.world("demo", 2_000, split=Split(by="row"))(tmp_path / "by row")
     with pytest.raises(ImportError):
-        sources.world("demo", 2_000, split=Split(by="row"))(tmp_path / "text")
+        sources.world("demo", 2_000, history=HistorySettings(("user",), time="row"))(tmp_path / "text")

@@ -26,6 +26,7 @@ from fieldwise.data.world.logs import Log, join
 
 BLOCK = 50_000
 ACTIVE = 0.3  # the share of field pairs that interact
+NETWORKS = 0.5  # the share of these whose effect is a small network; the others' is bilinear
 
 
 def _require(right: bool, rule: str, found: object) -> None:
@@ -72,7 +73,15 @@ class World:
 
     label = "click"
 
-    def __init__(self, kind: str = "demo", seed: int = 0, base_rate: float | None = None, days: int = 10) -> None:
+    def __init__(
+        self,
+        kind: str = "demo",
+        seed: int = 0,
+        base_rate: float | None = None,
+        days: int = 10,
+        networks: float = NETWORKS,
+        active: float = ACTIVE,
+    ) -> None:
         if kind not in KINDS:
             raise ConfigError(unknown("kind", kind, KINDS))
         self.kind, self.seed, self.days = kind, seed, days
@@ -80,6 +89,9 @@ class World:
         self.base_rate = chosen.rate if base_rate is None else base_rate
         _require(0 < self.base_rate < 1, "base_rate must lie between 0 and 1", base_rate)
         _require(days >= 1, "days must be at least 1", days)
+        _require(0 <= networks <= 1, "networks must lie within 0..1", networks)
+        _require(0 < active <= 1, "active must lie above 0 and at most at 1", active)
+        self.networks, self.active = networks, active
         rng = self._rng(zlib.crc32(kind.encode()))
         self.columns = {column.name: column for column in chosen.columns}
         self.field_names = list(self.columns)
@@ -123,15 +135,17 @@ class World:
         def pick(order: int, count: int) -> list[tuple[str, ...]]:
             free = [c for c in combinations(names, order) if len({self._line(name)[-1] for name in c}) == order]
             odds = np.array([np.prod([ease[name] for name in c]) for c in free])
+            count = min(count, len(free))
             return [free[i] for i in rng.choice(len(free), count, replace=False, p=odds / odds.sum())]
 
         def weights(*shapes: tuple[int, ...]) -> tuple[NDArray[np.float32], ...]:
             return tuple(rng.standard_normal(shape).astype(np.float32) for shape in shapes)
 
         effects = [Effect("linear", (name,)) for name in names]
-        for i, pair in enumerate(pick(2, round(ACTIVE * len(self.fields) * (len(self.fields) - 1) / 2))):
+        for i, pair in enumerate(pick(2, round(self.active * len(self.fields) * (len(self.fields) - 1) / 2))):
             net = weights((HIDDEN, RANK), (HIDDEN, RANK), (HIDDEN, 1), (HIDDEN,))
-            effect = Effect("net", pair, net) if i % 2 else Effect("bilinear", pair, weights((RANK, RANK)))
+            is_net = int((i + 1) * self.networks) > int(i * self.networks)
+            effect = Effect("net", pair, net) if is_net else Effect("bilinear", pair, weights((RANK, RANK)))
             effects.append(replace(effect, scale=1 / (1 + i / 20)))
         return effects + [Effect("rule", triple) for triple in pick(3, 4)]
 
@@ -142,7 +156,7 @@ class World:
         for name, code in codes.items():
             self.fields[name].standardize(code)
         vectors, logit = self._vectors(codes), np.zeros(rows)
-        for part, deviation in PARTS.items():
+        for part, deviation in self._deviations().items():
             effects = [effect for effect in self.effects if effect.part == part]
             for effect in effects:
                 effect.scale *= effect.scale / max(effect(vectors).std(), 1e-3)
@@ -156,6 +170,15 @@ class World:
             self.bias = (low + high) / 2
             over = _sigmoid(logit + self.bias).mean() > self.base_rate
             low, high = (low, self.bias) if over else (self.bias, high)
+
+    def _deviations(self) -> dict[str, float]:
+        """The standard deviation of each part of the logit; that of all pairs together is the same in every world."""
+        if self.networks == NETWORKS:
+            return PARTS
+        shares = {"bilinear": (1 - self.networks) * PARTS["bilinear"] ** 2, "net": self.networks * PARTS["net"] ** 2}
+        pairs, total = PARTS["bilinear"] ** 2 + PARTS["net"] ** 2, sum(shares.values())
+        own = {part: (pairs * share / total) ** 0.5 for part, share in shares.items()}
+        return {part: own.get(part, deviation) for part, deviation in PARTS.items() if own.get(part, deviation)}
 
     @staticmethod
     def _clock(rows: int, start: int, stop: int, first: int, last: int) -> tuple[Codes, Codes]:

@@ -305,3 +305,20 @@ def test_mistakes_get_one_line(demo, tmp_path, mistake, message):
     assert "\n" not in str(caught.value)
     assert isinstance(caught.value, (ConfigError, DataError))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_shares_of_networks_and_of_active_pairs():
+    bilinear, both, networks = (World("demo", networks=share) for share in (0.0, 0.5, 1.0))
+    assert {effect.part for effect in bilinear.effects} == {"linear", "bilinear", "rule"}
+    assert {effect.part for effect in networks.effects} == {"linear", "net", "rule"}
+    assert both.log(500).table == World("demo").log(500).table
+    spreads = []
+    for world in (bilinear, both, networks):
+        log = world.log(20_000)
+        assert log.probability.mean() == pytest.approx(world.base_rate, abs=0.02)
+        spreads.append(np.std(np.log(log.probability / (1 - log.probability))))
+    assert max(spreads) / min(spreads) < 1.2
+    few, most = (len(World("demo", active=share).active_pairs) for share in (0.1, 0.9))
+    assert few < len(both.active_pairs) < most
+    with pytest.raises(ConfigError, match="networks must lie within"):
+        World("demo", networks=1.5)
