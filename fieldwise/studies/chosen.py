@@ -1,9 +1,9 @@
-"""What validation rows chose for each model on each look-alike: learning rate, the vectors' start, and their L2.
+"""Settings of each model on each look-alike, chosen on validation rows: learning rate, start of the vectors, their L2.
 
-By log loss on a million rows of a world that no study has (seed 100). FNN, DeepFM and the product networks: the best of
-18 to 26 settings each, a grid (learning rates 3e-3 and 1e-2, two or three L2, for KPNN and PIN two starts) and as many
-drawn at random (learning rate 1e-3 to 2e-2, start .01 to .3, for PIN .05 to 1, L2 1e-3 to 1e-2). The others: learning
-rates of 1e-3 and 3e-3 by starts of .01, .1 and .3 (AFM, CCPM and NIFM: some of these), with an L2 of 1e-3.
+By log loss on a million rows of a world that no study uses (seed 100). FNN, DeepFM and the product networks: the best
+of 18 to 26 settings each, from a grid (learning rates 3e-3 and 1e-2, two or three L2, for KPNN and PIN two starts) and
+as many random ones (learning rate 1e-3 to 2e-2, start .01 to .3, for PIN .05 to 1, L2 1e-3 to 1e-2). The others:
+learning rates of 1e-3 and 3e-3 by starts of .01, .1 and .3 (AFM, CCPM and NIFM: some of these), with an L2 of 1e-3.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Where the paper and its public code say two things, or one thing that cannot be meant; and what we do."""
+"""Contradictions and mistakes in the paper and its public code, and how we read them."""
 
 from __future__ import annotations
 
-# Where; what is there; what we take it for.
+# Where; what it says; how we read it.
 IN_THE_PAPER = (
     (
         "Section 4.4",

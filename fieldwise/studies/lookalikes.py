@@ -1,10 +1,10 @@
-"""The look-alikes of the paper's four data sets and the models' settings on them, for the studies that share them.
+"""Look-alikes of the paper's four data sets and the settings of models on them, shared by several studies.
 
-`--data DIR` with DIR/criteo, DIR/avazu, DIR/ipinyou or DIR/appstore, each as `fieldwise prepare` leaves it, takes those
-instead; appstore stands for the paper's Huawei. `medium` has 2,000,000 rows of each, which wants a GPU (`--device
-cuda`: minutes; table6 would take a core more than a day). iPinYou has more positives than its .07 %, or none would be
-held out; vectors have 10 numbers and DNNs a fifth of the paper's width. No dropout and a moving average over half an
-epoch were best on validation rows for nearly all models; learning rate, start and L2: chosen.py.
+With `--data DIR`, prepared folders DIR/criteo, DIR/avazu, DIR/ipinyou and DIR/appstore replace them; appstore stands
+for the paper's Huawei. `medium` has 2,000,000 rows of each, which needs a GPU (`--device cuda`: minutes; table6 would
+take a core more than a day). iPinYou has more positives than its .07 %, or hardly any would be held out; vectors have
+10 numbers and DNNs a fifth of the paper's width. No dropout and a moving average over half an epoch were best on
+validation rows for nearly all models; learning rate, start and L2 are in chosen.py.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def models() -> list[str]:
 
 
 def source(setup: Setup, data: str, seed: int = 0) -> Source:
-    """A look-alike's rows, or the folder that the user has prepared of the real ones."""
+    """The rows of a look-alike, or the user's prepared folder of real ones."""
     if setup.data is not None and (setup.data / data / "data.json").exists():
         real = (setup.data / data).resolve()
         return lambda folder: _link(folder, real)
@@ -61,7 +61,7 @@ def _link(folder: Path, real: Path) -> None:
 
 
 def settings(model: str, data: str, size: str, dim: int = DIM, hidden: Sequence[int] = ()) -> Row:
-    """How a model is trained on a look-alike: the paper's shapes at a fifth of their width."""
+    """The settings of a model on a look-alike: the paper's architectures at a fifth of their width."""
     if model == "gbdt":
         return {"model.name": model}
     found: Row = {"model.name": model, "train.epochs": EPOCHS[size], "train.average": 0.5}
@@ -73,7 +73,7 @@ def settings(model: str, data: str, size: str, dim: int = DIM, hidden: Sequence[
     if model == "pin":
         found["model.subnet"] = [20, 3]
     if model == "ipnn" and data != "appstore":
-        # Validation rows say so: a norm of the products helps only where the DNN has none.
+        # By validation rows: a norm of the products helps only if the DNN has none.
         found["model.product_norm"] = False
     if model in DEEP:
         width = 80 if data == "appstore" else 140
@@ -86,6 +86,6 @@ def settings(model: str, data: str, size: str, dim: int = DIM, hidden: Sequence[
 
 
 def plan(setup: Setup, cases: Sequence[tuple[Row, Row]]) -> Plan:
-    """Runs of (keys, settings), each on the set that its keys name in `data`, for every seed; a seed is a world."""
+    """Runs of (keys, settings) for every seed, each on the data set `keys["data"]`; every seed has its own world."""
     named = [(keys, str(keys["data"]), settings) for keys, settings in cases]
     return by_seed(setup, named, lambda data, seed: source(setup, data, seed))

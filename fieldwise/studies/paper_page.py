@@ -1,4 +1,4 @@
-"""One page of all studies: what the paper states, what came out here, verdicts, errata, commands."""
+"""One page of all studies: the paper's statements, our results, verdicts, errata, commands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fieldwise.reporting import result_tables
 from fieldwise.studies import errata, registry
 from fieldwise.studies.study import SIZES, Study
 
-# A longer table is folded away, and a larger figure left out.
+# A longer table is folded, a larger figure is left out.
 LONG, LARGEST = 16, 200_000
 INTRODUCTION = """# The paper, rerun
 
@@ -30,7 +30,7 @@ are few, and most studies have one seed; such verdicts are hints.
 
 
 def write(out: Path, page: Path) -> dict[str, Any]:
-    """Writes the page and, beside it in `figures`, the figures of those studies that have results; says which."""
+    """Writes the page and, in `figures` beside it, the figures of studies with results; returns which were run."""
     found = {study.id: result_of(out, study) for study in registry.every()}
     figures = {name: _figure(result, page) for name, result in found.items() if result}
     sections = [_section(study, found[study.id], figures.get(study.id, "")) for study in registry.every()]
@@ -41,7 +41,7 @@ def write(out: Path, page: Path) -> dict[str, Any]:
 
 
 def result_of(out: Path, study: Study) -> dict[str, Any] | None:
-    """What a study left at the largest size it was run at, with its folder."""
+    """The result of a study at its largest size, with its folder; None if it was not run."""
     for size in reversed(SIZES):
         file = out / study.id / size / "result.json"
         if file.exists():
@@ -50,7 +50,7 @@ def result_of(out: Path, study: Study) -> dict[str, Any] | None:
 
 
 def _figure(result: dict[str, Any], page: Path) -> str:
-    """Copies the smaller of a study's two pictures beside the page; what the page calls it."""
+    """Copies the smaller of a study's two pictures beside the page; returns its relative path."""
     pictures = [path for path in (result["folder"] / f"figure.{end}" for end in ("svg", "png")) if path.exists()]
     smallest = min(pictures, key=lambda path: path.stat().st_size, default=None)
     if smallest is None or smallest.stat().st_size >= LARGEST:
@@ -75,7 +75,7 @@ def _summary(found: dict[str, dict[str, Any] | None]) -> str:
 
 
 def _section(study: Study, result: dict[str, Any] | None, figure: str) -> str:
-    """A study: the statement, the table, the figure, the verdicts, the command."""
+    """A section: the statement, the table, the figure, the verdicts, the command."""
     parts = [f"## {study.id}\n\n{study.paper}. {study.asks}\n"]
     if study.says:
         parts.append(f"The paper: {study.says}\n")
