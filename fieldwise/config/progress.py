@@ -1,4 +1,4 @@
-"""What a run reports while it trains; a module of its own, so commands that do not train need not import torch."""
+"""What a run reports while it trains; separate from the runs, so commands that do not train need not import torch."""
 
 from __future__ import annotations
 

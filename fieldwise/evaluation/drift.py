@@ -144,7 +144,7 @@ def _truth(rows: pa.Table, name: str) -> NDArray[np.float64]:
 
 
 def seen_names(encoder: Encoder | JoinedEncoder, names: Sequence[str]) -> list[str]:
-    """The named fields and history keys; refused if training's knowledge of their values cannot be told."""
+    """The named fields and history keys; refuses names that are neither, and fields without a vocabulary."""
     encoders = [one for one, _ in parts_of(encoder)]
     fields = {f.name: f for one in encoders for f in one.schema.fields}
     able = [name for name, field in fields.items() if not field.always_known]

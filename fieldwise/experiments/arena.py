@@ -89,7 +89,7 @@ class InProcess:
 
 
 class OverHttp:
-    """A server in a process of its own; its log has the real times."""
+    """A server in another process; its log has the real times."""
 
     def __init__(self, folder: Path, arms: Sequence[str], split_field: str) -> None:
         self._token = secrets.token_urlsafe()

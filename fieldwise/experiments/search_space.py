@@ -86,7 +86,7 @@ def _multiples(*factors: float) -> Callable[[Any], OneOf]:
 
 
 def _norms(default: str) -> OneOf:
-    """Sub-networks have norms of their own: over all of them, or each by itself."""
+    """The norms to try; sub-networks have one over all of them (fused), one for each (layer), or none."""
     return OneOf(("fused", "layer", "none") if default.startswith("fused") else ("layer", "batch", "none"))
 
 

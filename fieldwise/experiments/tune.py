@@ -208,7 +208,7 @@ class Search:
     def _no_result(self) -> str:
         failed = [trial.user_attrs["error"] for trial in self.study.trials if "error" in trial.user_attrs]
         if not failed:
-            return f"the time was up before a trial ended; the same command goes on with it ({self.out})"
+            return f"the time was up before a trial ended; the same command continues it ({self.out})"
         return f"none of {len(failed)} trials ended well, the last: {failed[-1]} (see {self.out / 'trials.csv'})"
 
 

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
     TextColumn,
     TimeElapsedColumn,
@@ -198,26 +199,26 @@ class Pulse:
     """
 
     def __init__(self, state: Callable[[], str], quiet: bool) -> None:
-        self.state, self.speaks = state, not (quiet or err.is_terminal)
-        self.told, self.ended = time.monotonic(), threading.Event()
+        self.state, self.enabled = state, not (quiet or err.is_terminal)
+        self.last_line, self.ended = time.monotonic(), threading.Event()
         self.thread = threading.Thread(target=self._beat, daemon=True)
 
     def tell(self, text: str = "") -> None:
         """Prints a line now; without a text, that of `state`, unless it is empty."""
         line = text or self.state()
-        if self.speaks and line:
-            self.told = time.monotonic()
+        if self.enabled and line:
+            self.last_line = time.monotonic()
             _print(err, line)
 
     def _beat(self) -> None:
-        while not self.ended.wait(max(0.0, self.told + PULSE - time.monotonic())):
-            if time.monotonic() >= self.told + PULSE:
-                self.told = time.monotonic()
+        while not self.ended.wait(max(0.0, self.last_line + PULSE - time.monotonic())):
+            if time.monotonic() >= self.last_line + PULSE:
+                self.last_line = time.monotonic()
                 self.tell()
 
     def start(self) -> None:
-        if self.speaks and self.thread.ident is None:
-            self.told = time.monotonic()
+        if self.enabled and self.thread.ident is None:
+            self.last_line = time.monotonic()
             self.thread.start()
 
     def stop(self) -> None:
@@ -226,23 +227,26 @@ class Pulse:
             self.thread.join()
 
 
+def _bar(*columns: ProgressColumn, quiet: bool, transient: bool = False) -> Progress:
+    """A bar on standard error, if that is a terminal."""
+    return Progress(*columns, console=err, disable=quiet or not err.is_terminal, transient=transient)
+
+
 class TrainingBar(progress.Progress):
     """A bar with rows/s, loss, validation and the time left."""
 
     def __init__(self, title: str, quiet: bool = False) -> None:
         self.title = title
-        self.epoch, self.valid = 0, ""
+        self.epoch, self.valid, self.loss = 0, "", 0.0
         self.pulse = Pulse(self._state, quiet)
-        self.bar = Progress(
+        self.bar = _bar(
             TextColumn("{task.description}"),
             BarColumn(bar_width=10),
             TextColumn("{task.fields[speed]:>7,.0f} rows/s  loss {task.fields[loss]:.3f}  {task.fields[note]}"),
             TimeRemainingColumn(compact=True),
             TextColumn("left at most"),
-            console=err,
-            disable=quiet or not err.is_terminal,
+            quiet=quiet,
         )
-        self.loss = 0.0
 
     def start(self, rows: int, epochs: int, done: int) -> None:
         total = rows * epochs
@@ -284,13 +288,12 @@ class TuningBar(progress.Progress):
         self.title, self.quiet = title, quiet
         self.deadline, self.best, self.running, self.valid = math.inf, "", "", ""
         self.pulse = Pulse(lambda: ", ".join(filter(None, (self.running, self.valid))), quiet)
-        self.bar = Progress(
+        self.bar = _bar(
             TextColumn("{task.description}"),
             BarColumn(bar_width=10),
             TextColumn("{task.fields[note]}"),
             TextColumn("{task.fields[left]}"),
-            console=err,
-            disable=quiet or not err.is_terminal,
+            quiet=quiet,
             transient=True,
         )
         self.task = self.bar.add_task(title, note="", left="")
@@ -341,7 +344,7 @@ def counting(title: str, quiet: bool = False) -> Iterator[Any]:
         TextColumn("{task.completed:,.0f}{task.fields[rate]}"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=err, disable=quiet or not err.is_terminal, transient=True) as bar:
+    with _bar(*columns, quiet=quiet, transient=True) as bar:
         counter = _Counter(bar, title)
         pulse = Pulse(lambda: counter.said, quiet)
         pulse.start()
@@ -384,7 +387,7 @@ class ComparisonBar(progress.Watch):
             TextColumn("{task.description}"),
             TextColumn("{task.fields[left]}"),
         )
-        self.bar = Progress(*columns, console=err, disable=quiet or not err.is_terminal)
+        self.bar = _bar(*columns, quiet=quiet)
         self.task = self.bar.add_task("", total=0, left="")
         self.pulse = Pulse(self._line, quiet)
         self.count = ""

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from fieldwise.serving.application import Limits
 
-# A refused connection stays open this long, so the client can read why; at most so many stay open at a time.
+# A refused connection stays open this long, so the client can read why; at most MOST_PARTING do so at a time.
 PARTING_SECONDS = 1.0
 MOST_PARTING = 64
 

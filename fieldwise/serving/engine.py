@@ -59,7 +59,7 @@ class Engine:
         # A row may also have columns of the raw file that no field needs.
         self.columns = tuple(dict.fromkeys([*order, *(name for coder in self.coders for name in coder.raw.idle)]))
         self._known = frozenset(self.columns)
-        self.has_history = any(coder.past for coder in self.coders)
+        self.has_history = any(coder.live_history for coder in self.coders)
         # One thread may change a history while others read it.
         self._lock: Any = threading.Lock() if self.has_history else nullcontext()
 
@@ -179,11 +179,11 @@ class Engine:
         )
 
     def history_event(self, row: Row, label: int, time: float | None = None) -> None:
-        """Counts a row and its response in the histories, so that later rows see it; nothing without a history.
+        """Counts a row and its response in the histories, for later rows; does nothing without a history.
 
-        `time` is in the units of the history's time column; without one it is the row's own, or else just after all
-        that was counted. An event that is told late counts from the last moment that was counted: the same events in
-        the same order always leave the same history.
+        `time` is in the units of the history's time column; by default it is the row's, or else just after everything
+        counted so far. An event that arrives late counts from the last time counted so far: the same events in the same
+        order always give the same history.
         """
         self.check(row)
         if label not in (0, 1):

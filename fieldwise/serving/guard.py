@@ -102,8 +102,8 @@ class Guard:
     ) -> tuple[int, str] | None:
         """Refuses what a page of another site sends through a browser.
 
-        Without a token only this machine may ask, by one of its own names. With one, a page without an origin of its
-        own, such as a file, may not change anything."""
+        Without a token only this machine may ask, by one of its own names. With a token, a page without an origin,
+        such as a file, may not change anything."""
         if len(headers) < len(all_headers) and any(_repeated(all_headers, name) for name in (b"host", b"origin")):
             return 400, "a request has one Host and one Origin at most"
         if not self.token and not _is_own(headers.get(b"host", b"")):

@@ -23,7 +23,7 @@ Column = Callable[[str], Sequence[Any]]
 MOST_COMPARISONS = 5_000_000
 
 
-class Past:
+class LiveHistory:
     """The history of an encoder. Not thread-safe: its owner locks."""
 
     def __init__(self, encoder: Encoder, history: History) -> None:

@@ -149,24 +149,21 @@ class Refusal(BaseModel):
     detail: str
 
 
+_REASONS = {
+    400: "The body is not JSON.",
+    401: "The token is missing or wrong.",
+    403: "Sent by a page of another site or, without a token, from another machine.",
+    404: "The event names an unknown request.",
+    408: "The headers or the body came too slowly.",
+    409: "A bundle is broken, or the server has no event log.",
+    413: "The body, or the number of rows, is too large.",
+    415: "The Content-Type is not JSON.",
+    422: "A field is unknown, or a value is invalid.",
+    429: "Too many requests are waiting; see Retry-After.",
+    431: "The headers are too large.",
+    503: "No answer in time, too many connections, or the log cannot be written; see Retry-After.",
+    504: "Scoring took too long.",
+}
 REFUSALS: dict[int | str, dict[str, Any]] = {
-    400: {"model": Refusal, "description": "The body is not JSON."},
-    401: {"model": Refusal, "description": "The token is missing or wrong."},
-    403: {
-        "model": Refusal,
-        "description": "Sent by a page of another site or, without a token, from elsewhere.",
-    },
-    404: {"model": Refusal, "description": "The event names an unknown request."},
-    408: {"model": Refusal, "description": "The headers or the body came too slowly."},
-    409: {"model": Refusal, "description": "A bundle is broken, or the server has no event log."},
-    413: {"model": Refusal, "description": "The body, or the number of rows, is too large."},
-    415: {"model": Refusal, "description": "The Content-Type is not JSON."},
-    422: {"model": Refusal, "description": "A field is unknown, or a value is invalid."},
-    429: {"model": Refusal, "description": "Too many requests are waiting; see Retry-After."},
-    431: {"model": Refusal, "description": "The headers are too large."},
-    503: {
-        "model": Refusal,
-        "description": "No answer in time, too many connections, or the log cannot be written; see Retry-After.",
-    },
-    504: {"model": Refusal, "description": "Scoring took too long."},
+    status: {"model": Refusal, "description": reason} for status, reason in _REASONS.items()
 }

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.read.formats import text_of
 from fieldwise.data.schema import MISSING, OTHER
-from fieldwise.serving.live_history import Column, Past
+from fieldwise.serving.live_history import Column, LiveHistory
 from fieldwise.serving.raw_values import RawColumns
 
 Row = Mapping[str, Any]
@@ -41,13 +41,13 @@ class RowCoder:
         self.encoder, self.layout, self.names = encoder, encoder.layout, encoder.names
         self.coders = [code.coder() for code in encoder.codes]
         self.raw = RawColumns(encoder.schema)
-        self.past = Past(encoder, encoder.history) if encoder.history is not None else None
+        self.live_history = LiveHistory(encoder, encoder.history) if encoder.history is not None else None
         self.plain = len(self.coders)
         history = encoder.history
         keys = [key.split("*") for key in history.settings.keys for _ in history.settings.parts] if history else []
         time = [history.settings.time] if history else []
         columns = [[code.field.name] for code in encoder.codes] + [[*key, *time] for key in keys]
-        # The columns that each field comes from; a leaf comes from all of them.
+        # The columns that determine each field; a leaf depends on all of them.
         self.before_leaves = len(columns)
         leaves = len(self.names) - self.before_leaves
         self.sources = [
@@ -55,19 +55,19 @@ class RowCoder:
         ]
 
     def fields_of(self, names: Collection[str]) -> list[int]:
-        """The fields that come from any of these columns."""
-        asked = set(names)
-        return [field for field, own in enumerate(self.sources) if own & asked]
+        """The fields that depend on any of these columns."""
+        given = set(names)
+        return [field for field, own in enumerate(self.sources) if own & given]
 
     def ids(self, column: Column, rows: int, fields: Sequence[int] | None = None) -> NDArray[np.int32]:
-        """The ids (n, C') of some fields, in their order, which is a rising one."""
+        """The ids (n, C') of some fields, given in rising order."""
         wanted, column = range(len(self.names)) if fields is None else fields, self.raw.over(column)
         if wanted[-1] < self.before_leaves:
             return self._before_leaves(column, rows, wanted)
         assert self.encoder.leaves is not None
         before = self._before_leaves(column, rows, range(self.before_leaves))
-        whole = np.hstack([before, self.encoder.leaves.transform(before)])
-        return np.ascontiguousarray(whole[:, self.layout.columns_of(wanted)])
+        all_ids = np.hstack([before, self.encoder.leaves.transform(before)])
+        return np.ascontiguousarray(all_ids[:, self.layout.columns_of(wanted)])
 
     def _before_leaves(self, column: Column, rows: int, wanted: Sequence[int]) -> NDArray[np.int32]:
         columns: list[list[int]] = []
@@ -77,16 +77,16 @@ class RowCoder:
         parts = [np.ascontiguousarray(np.array(columns, dtype=np.int32).T)] if columns else []
         history_fields = [field - self.plain for field in wanted if field >= self.plain]
         if history_fields:
-            assert self.past is not None
-            width = self.past.history.width
+            assert self.live_history is not None
+            width = self.live_history.history.width
             places = [field * width + place for field in history_fields for place in range(width)]
-            parts.append(self.past.ids(column, rows)[:, places])
+            parts.append(self.live_history.ids(column, rows)[:, places])
         return parts[0] if len(parts) == 1 else np.hstack(parts)
 
     def count(self, row: Row, label: float, time: float | None) -> None:
         """Counts a row and its response in the history, if the encoder has one."""
-        if self.past:
-            self.past.add(self.raw.over(column_of([row])), label, time)
+        if self.live_history:
+            self.live_history.add(self.raw.over(column_of([row])), label, time)
 
     def words(self, row: Row, ids: NDArray[np.int32]) -> dict[str, str]:
         """The values of a row with these ids (C,), by the names of its fields, as people read them."""

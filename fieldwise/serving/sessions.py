@@ -24,7 +24,7 @@ from fieldwise.nn.trees import Trees, gbdt
 
 # Rows of one run; more would need memory and save no time.
 RUN_ROWS = 256
-# How many sets of context fields get sessions of their own, and at which request they get one: making a session takes
+# The most sets of context fields that have a session, and the request at which they get one: making a session takes
 # as long as many rankings of full rows.
 MOST_SPLITS, ASKED_BEFORE_SPLIT = 8, 2
 MOST_ASKED = 1000

@@ -1,9 +1,9 @@
-"""Section 3.1.1: FM couples its gradients, so that fields that do not interact get a product all the same.
+"""Section 3.1.1: FM couples its gradients, so fields that do not interact get a product all the same.
 
-Three fields; the label depends on the pairs (1, 2) and (2, 3) alone, and 1 and 3 are independent. What a model says of
-a pair of fields is the product of its categories' vectors, <v1, v3> of FM and v1 K13 v3 of KFM. Compared is the mean of
-its absolute values over the categories of the idle pair, relative to that of the active pairs. It is read from logits,
-so that all models are measured alike; what one of the two categories tells alone is taken out: it is a linear term.
+Three fields; the label depends only on the pairs (1, 2) and (2, 3), and 1 and 3 are independent. A model's term for a
+pair of fields is a product of vectors, <v1, v3> in FM and v1 K13 v3 in KFM. The study compares its mean absolute value
+over the categories of the idle pair, relative to that of the active pairs. All models are measured by their logits; the
+effects of single categories, which are linear terms, are removed.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ def plan(setup: Setup) -> Plan:
 
 
 def interaction(logits: NDArray[np.float64]) -> float:
-    """The mean size of a table of logits (categories, categories), without its rows' and columns' means."""
+    """The mean absolute value of a table of logits (categories, categories) after removing row and column means."""
     centred = logits - logits.mean(0) - logits.mean(1, keepdims=True) + logits.mean()
     return float(np.abs(centred).mean())
 
 
 def look(case: Case, run: Path) -> Row:
-    """The strength of each pair's product; the third field stays at one category, which the centring takes out."""
+    """The strength of each pair's product; the third field stays at one category, which the centring removes."""
     model = bundle.load(run).model
     assert isinstance(model, Model)
     found = {}

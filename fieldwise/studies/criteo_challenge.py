@@ -1,10 +1,10 @@
 """The Criteo challenge: KFM with vector kernels against libFFM, on trees' leaves and hashed fields.
 
-Leaves of 30 trees as fields beside 39 columns, integers in log-square buckets, rare values one; FFM with k = 4 as
-libFFM trains it (docs/libffm.md) and KFM with vectors of 64 and a kernel vector for each pair, by the same AdaGrad. KFM
-has no division by the number F of fields, which its recipe has. With v = sqrt(F) u it is the same training of u:
-vectors start 1/sqrt(F) as large, the rate is 1/sqrt(F) of theirs, accumulators and L2 are F times theirs. A shift is
-fitted on validation rows, instead of the .003 that the winners found by hand.
+The fields are 39 columns and the leaves of 30 trees, integers in log-square buckets, rare values merged into one. FFM
+has k = 4 and is trained as libFFM does (docs/libffm.md); KFM has vectors of 64 and a kernel vector for each pair,
+trained with the same AdaGrad. The original recipe divides by the number F of fields, our KFM does not. With v = sqrt(F)
+u the training is the same: vectors start 1/sqrt(F) as large, the learning rate is 1/sqrt(F) of theirs, accumulators and
+L2 are F times theirs. A shift is fitted on validation rows; the winners found theirs, .003, by hand.
 """
 
 from __future__ import annotations

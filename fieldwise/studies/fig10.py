@@ -1,8 +1,9 @@
 """Figure 10: a small batch of sparse data misses much of the distribution, and dropout makes it miss more.
 
-As in the paper: each sample has 10 different values out of N, drawn from a random Q that stays; a batch's frequencies P
-are compared with Q by KL(P || Q), with 1e-8 for stability. Dropout hides each value of a sample by itself. The paper
-scales what stays by 1 / drop, which must be 1 / (1 - drop); P is normalised again, so that the scale is no matter.
+As in the paper: each sample has 10 different values out of N, drawn from a fixed random Q; the frequencies P in a batch
+are compared with Q by KL(P || Q), with 1e-8 for stability. Dropout hides each value of a sample independently. The
+paper scales the remaining values by 1 / drop, which should be 1 / (1 - drop); P is normalised, so the scale does not
+matter.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ VALUES, SAMPLES, TINY = 10, 20_000, 1e-8
 
 
 def samples(q: NDArray[np.float64], rng: np.random.Generator, count: int = SAMPLES) -> NDArray[np.int64]:
-    """Samples (count, 10) of different values from Q; one with a value twice is drawn again."""
+    """Samples (count, 10) of different values from Q; a sample with a repeated value is drawn again."""
     edges = np.cumsum(q)
     found = np.zeros((count, VALUES), dtype=np.int64)
     wrong = np.arange(count)

@@ -1,4 +1,4 @@
-"""Figure 11: the size of the vectors. FM over-fits when they grow; PIN goes on gaining.
+"""Figure 11: the size of the vectors. FM overfits when they grow; PIN keeps gaining.
 
 k = 4, 8, 16, 32 for FM, FNN, DeepFM and PIN; `small` has two of the four look-alikes.
 """

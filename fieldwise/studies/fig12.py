@@ -1,6 +1,6 @@
 """Figure 12: width and depth of the DNN. PIN is above FNN and DeepFM at every point, most where the DNN is small.
 
-Widths 20 to 320 of three layers, and one to five layers of 80; `small` has fewer of them, on one look-alike.
+Widths 20 to 320 with three layers, and one to five layers of 80; `small` has fewer, on one look-alike.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Figure 13: an online A/B test of PIN against logistic regression with FTRL. A simulation, and nothing else.
+"""Figure 13: an online A/B test of PIN against logistic regression with FTRL, as a simulation.
 
-The test of `fieldwise rehearse`: requests of simulated users are split between a regression that learns every day and a
-PIN that was trained once on 40 days before; both rank the same kind of slates, clicks come from the planted truth.
+The test of `fieldwise abtest simulate`: requests of simulated users are split between a regression that learns every
+day and a PIN trained once on the 40 days before; both rank the same kind of slates, and clicks come from the planted
+truth.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Figure 14: starting FNN and AFM from a trained FM instead of at random. Not better everywhere.
+"""Figure 14: FNN and AFM started from a trained FM instead of at random. It is not always better.
 
-FNN takes FM's vectors, AFM its linear part too; the start is the FM that validation chose, with the same seed.
+FNN starts with FM's vectors, AFM also with its linear part; the FM has the settings chosen on validation rows and the
+same seed.
 """
 
 from __future__ import annotations

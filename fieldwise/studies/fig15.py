@@ -1,7 +1,7 @@
-"""Figure 15: the share of gradients above Adam's threshold g*, by epsilon and as training goes on.
+"""Figure 15: the share of gradients above Adam's threshold g*, by epsilon and over the course of training.
 
-FNN on iPinYou's look-alike; the gradients are those of its first hidden layer, g* that of the textbook form (fig8):
-eps / sqrt((1 - beta2) / (1 - beta2^t)). Below it a gradient hardly moves a weight.
+FNN on iPinYou's look-alike; gradients of its first hidden layer; g* of the textbook form (fig8): eps / sqrt((1 - beta2)
+/ (1 - beta2^t)). A smaller gradient hardly moves a weight.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Figure 16: L2 on the vectors of an FNN. None or little on large sparse data; some on small dense data.
 
-The penalty of the paper's code: of the looked-up rows, summed over the batch while the loss is averaged, so that its
-numbers mean something with the batch size alone (2000; `small` has 200). On Huawei's look-alike it is of the whole
-table.
+The penalty of the paper's code is on the looked-up rows and summed over the batch, while the loss is averaged, so its
+values depend on the batch size (2000; `small` has 200). On Huawei's look-alike it is on the entire table.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def claims(results: Results) -> list[Verdict]:
 
 
 def draw(results: Results) -> Figure:
-    # Zero has no place on a logarithmic axis: it stands a step before the least.
+    # A logarithmic axis has no zero: it is drawn a step before the smallest value.
     series = {}
     for data in results.different("data"):
         values = grid(data)

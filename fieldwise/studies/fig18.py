@@ -1,7 +1,7 @@
 """Figure 18: dropout in an FNN on Avazu's look-alike, by batch size, with and without layer norm.
 
-The paper's batches are 500 and 2000; `small` has 50 and 200 so that its rows make as many steps. The number is the
-probability of dropping, as in the paper's text (its code's is that of keeping).
+The paper's batches are 500 and 2000; `small` has 50 and 200, for as many steps with fewer rows. The rate is the
+probability of dropping, as in the paper's text (in its code, of keeping).
 """
 
 from __future__ import annotations

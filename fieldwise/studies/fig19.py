@@ -1,10 +1,9 @@
 """Figure 19: heat maps of field pairs from FM, FFM and KFM on Avazu's look-alike, whose active pairs are known.
 
 A pair's heat is the product of its fields' mean vectors (see `fieldwise explain`), plain and weighted by frequency. The
-bar score is the mean over fields of the mean of a row of the map, over the map's greatest: large where whole rows are
-hot. The AUC of the heat in telling active pairs from others says which map shows the truth. A mean of vectors forgets
-their signs, so that these maps may show nothing: the deviation of each pair's term over rows, which forgets none,
-stands beside them.
+bar score is the mean of the map's row means, divided by its maximum: large if entire rows are hot. The AUC of the heat
+as a classifier of active pairs shows which map finds the truth. Means of vectors lose their signs, so these maps may
+show nothing; the standard deviation of each pair's term over rows, which does not, is shown too.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def plan(setup: Setup) -> Plan:
 
 
 def look(case: Case, run: Path) -> Row:
-    """The three maps of a run, their bar scores, and how well they tell active pairs."""
+    """The three maps of a run, their bar scores, and how well they detect active pairs."""
     opened = load(run)
     model, layout = opened.model, opened.own_encoder.layout
     assert isinstance(model, Model)
@@ -59,7 +58,7 @@ def look(case: Case, run: Path) -> Row:
 
 
 def bar_score(matrix: NDArray[Any]) -> float:
-    """Row means over the greatest entry, in the mean; 1 where all pairs are equally hot, near 0 where one is.
+    """The mean of the row means, divided by the largest entry: 1 if all pairs are equally hot, near 0 if only one is.
 
     >>> bar_score(np.array([[0.0, 1.0], [1.0, 0.0]]))
     1.0
@@ -69,7 +68,7 @@ def bar_score(matrix: NDArray[Any]) -> float:
 
 
 def detection(matrix: NDArray[Any], names: list[str], seed: int) -> float:
-    """The AUC of a map's entries in telling the world's active pairs from its others."""
+    """The AUC of a map's entries as a classifier of the world's active pairs."""
     active = {frozenset(pair) for pair in World("avazu", seed).active_pairs}
     first, second = np.triu_indices(len(names), k=1)
     labels = np.array([frozenset((names[i], names[j])) in active for i, j in zip(first, second, strict=True)])

@@ -1,11 +1,11 @@
-"""Figure 20: a DNN on labels that a poly-2 function made: sparsity hurts it, and poly-2 regression stays above it.
+"""Figure 20: a DNN on labels of a poly-2 function: sparsity hurts it, and poly-2 regression is better.
 
-n = 40 fields; z = a weight for each category and for each pair of categories, plus noise of a tenth of z's deviation;
-the label says whether z is above its median. (a) field sizes drawn from 1..2N/n for N = 200..1000, a DNN of 3 x 128.
-(b) field size 10, N = 400: DNNs against poly-2 regression. 100,000 training rows, 10,000 for the choice of the epoch,
-20,000 for test (the paper has two parts and reads the figure from the second); vectors of 10, Adam, batches of 1000.
-The paper's further claim, that width and depth do not help, is a claim of its own here. At size small, 1 x 512 still
-gains in the last of its 8 epochs: part of the gap to poly-2 regression is that; medium has 20.
+n = 40 fields; z = a weight for each category and for each pair of categories, plus noise of a tenth of z's standard
+deviation; the label is whether z is above its median. (a) field sizes drawn from 1..2N/n for N = 200..1000, a DNN of 3
+x 128. (b) field size 10, N = 400: DNNs against poly-2 regression. 100,000 training rows, 10,000 to choose the epoch,
+20,000 for the test (the paper has two parts and takes the figure from the second); vectors of 10, Adam, batches of
+1000. The paper's further statement, that width and depth do not help, is a separate claim here. At size small, 1 x 512
+still gains in the last of its 8 epochs, which is part of the gap to poly-2 regression; medium has 20.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NETS: dict[str, tuple[int, ...]] = {
     "3 x 128": (128,) * 3,
     "5 x 1024": (1024,) * 5,
 }
-# Training rows of (a) and (b), epochs of the networks, and which networks are tried.
+# Training rows of (a) and (b), epochs of the networks, and how many networks are tried.
 SIZES: dict[str, tuple[int, int, int, int]] = {
     "small": (100_000, 100_000, 8, 3),
     "medium": (100_000, 100_000, 20, 4),
@@ -43,7 +43,7 @@ GAP = 0.03
 
 
 def poly2(categories: int, same_sizes: bool, rows: int, seed: int) -> pa.Table:
-    """Rows whose label is that of a random poly-2 function of 40 fields with `categories` categories in all."""
+    """Rows labelled by a random poly-2 function of 40 fields with `categories` categories in total."""
     rng = np.random.default_rng([20, categories, seed])
     mean = categories // FIELDS
     sizes = np.full(FIELDS, mean) if same_sizes else rng.integers(1, 2 * mean + 1, FIELDS)

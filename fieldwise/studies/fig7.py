@@ -1,8 +1,8 @@
 """Figure 7: the gradient at the logit falls fast in the first steps, for every activation and optimiser.
 
-FNN on iPinYou's look-alike. The figure's quantity is open: the mean of |p - y| over a batch has a floor, for labels are
-not certain; the mean of p - y has none. We take the second, |mean(p - y)|, as the specification does. A fit of its
-logarithm over the first tenth of the steps says whether the fall is exponential.
+FNN on iPinYou's look-alike. The paper does not define the quantity: the mean of |p - y| over a batch cannot fall to
+zero, because labels are random; |mean(p - y)| can. We take the latter. A fit of its logarithm over the first tenth of
+the steps shows whether the fall is exponential.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Figure 8: Adam's step as a function of the gradient, epsilon and the training step t.
 
-Read from our own optimiser. The paper analyses the textbook form, where the threshold g* grows with t from eps to 31.6
-eps. In the form of the optimiser that its experiments used (`hat`) the same analysis gives 31.6 eps for every t, so
-that the figure's (d)-(f) describe another optimiser than the one of Table 11.
+Measured on our own optimiser. The paper analyses the textbook form, whose threshold g* grows with t from eps to 31.6
+eps. For the optimiser of its experiments (`hat`) the same analysis gives 31.6 eps for every t, so the figure's (d)-(f)
+describe another optimiser than that of Table 11.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fieldwise.studies import one_gradient
 from fieldwise.studies.study import Results, Row, Setup, Study, Verdict
 
 EPSILONS = (1e-2, 1e-4, 1e-6, 1e-8)
-# Of the textbook form with eps = 1e-8: t -> g*, the greatest slope, the level of saturation.
+# In the textbook form with eps = 1e-8: t -> g*, the greatest slope, the level of saturation.
 EXPECTED = {1: (1e-8, 0.25, 1.0), 100: (9.757e-8, 0.2439, 0.9758), 10_000: (3.162e-7, 0.7906, 3.1622)}
 TOLERANCE = 1e-3
 

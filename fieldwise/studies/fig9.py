@@ -1,6 +1,6 @@
-"""Figure 9: one gradient goes on moving a weight for many steps, unless Adam's update is sparse.
+"""Figure 9: a single gradient moves a weight for many steps, unless Adam's update is sparse.
 
-Read from our own optimiser: one gradient at step t, then zeros for 60 steps, all in units of the learning rate.
+Measured on our own optimiser: one gradient at step t, then zeros for 60 steps, in units of the learning rate.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fieldwise.studies import one_gradient
 from fieldwise.studies.study import Results, Row, Setup, Study, Verdict
 
 WINDOW, EPS, GRADIENT = 60, 1e-8, 1e-2
-# t -> how far the weight goes in all, and how many times the first step that is.
+# t -> the total movement of the weight, and its ratio to the first step.
 EXPECTED = {1: (5.99, 6.0), 100: (10.18, 10.4), 10_000: (31.7, 10.0)}
 # The expected numbers have three digits.
 TOLERANCE = 5e-3
@@ -24,7 +24,7 @@ def compute(setup: Setup) -> list[Row]:
     rows = []
     for t in one_gradient.STEPS:
         steps = one_gradient.moved(np.array([GRADIENT]), t, EPS, idle=WINDOW)[:, 0]
-        rest = one_gradient.left_alone(GRADIENT, t, EPS, WINDOW)
+        rest = one_gradient.moved_untouched(GRADIENT, t, EPS, WINDOW)
         times = steps.sum() / steps[0]
         facts = {"first": float(steps[0]), "total": float(steps.sum()), "times": float(times)}
         rows.append({"t": t, **facts, "sparse_rest": rest})

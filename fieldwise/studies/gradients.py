@@ -1,4 +1,4 @@
-"""A plain training loop that is watched step by step, for the figures that show gradients."""
+"""A plain training loop that calls back at every step, for the figures that show gradients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Watch = Callable[[int, Model, torch.Tensor, torch.Tensor], None]
 
 
 class Watched:
-    """An FNN on the rows of iPinYou's look-alike; no bias starts at the base rate, as in the paper."""
+    """An FNN on iPinYou's look-alike; as in the paper, no bias starts at the base rate."""
 
     def __init__(self, setup: Setup) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -31,8 +31,8 @@ class Watched:
             self.ids, self.labels = torch.tensor(part.ids), torch.tensor(part.labels).float()
 
     def train(self, options: Row, optimizer: Row, steps: int, batch: int, watch: Watch, seed: int = 0) -> None:
-        """Takes `steps` steps on random rows; `watch` sees the step's number, the network with its gradients, logits,
-        labels."""
+        """Takes `steps` steps on random rows and calls `watch` with the number of the step, the network with its
+        gradients, the logits and the labels."""
         torch.manual_seed(seed)
         model = models.build("fnn", self.layout, options)
         assert isinstance(model, Model)

@@ -1,8 +1,8 @@
-"""History fields: what all thirteen models gain from the past of users, items and their pairs.
+"""History fields: what all thirteen models gain from the history of users, items and their pairs.
 
-Generated: a world whose users return to items, each pair with a taste of its own that no vector of either side can
-tell (`simulate --kind repeat`). With --data also Frappe (as given, and split by groups, the one to believe), Criteo,
-Avazu and Amazon. The best model of each kind is chosen by validation log loss; test rows are looked at once.
+Generated data: a world whose users return to items, and whose pairs have effects that vectors of users and items cannot
+express (`simulate --kind repeat`). With --data also Frappe (as published, and split by groups, which is the one to
+trust), Criteo, Avazu and Amazon. The best model of each kind is chosen by validation log loss; test rows are used once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Source, Stu
 WITHOUT, WITH = "without", "with history"
 # Rows of the generated log, the most rows of a real set, and the most epochs.
 SIZES = {"small": (20_000, 20_000, 6), "medium": (100_000, 1 << 30, 20), "paper": (500_000, 1 << 30, 20)}
-# What CatBoost has on the same rows of Frappe with 1000 rounds: AUC, log loss.
+# CatBoost's AUC and log loss on the same rows of Frappe, with 1000 rounds.
 CATBOOST = {"frappe": (0.9932, 0.0757), "frappe-grouped": (0.9902, 0.1041)}
 
 REPEAT = HistorySettings(("user", "item", "user*item"), time="row")
@@ -30,11 +30,11 @@ AMAZON = HistorySettings(("MGR_ID*ROLE_TITLE", "RESOURCE*ROLE_DEPTNAME", "RESOUR
 
 
 def _sets(setup: Setup) -> dict[str, Callable[[bool, int], Source]]:
-    """For each data set, what makes its rows, with or without history, for a seed."""
+    """For each data set, a function that makes its rows, with or without history, for a seed."""
     rows, most, _ = SIZES[setup.size]
     found: dict[str, Callable[[bool, int], Source]] = {
-        "repeat": lambda past, seed: sources.world(
-            "repeat", rows, seed, REPEAT if past else None, Split((0.7, 0.15, 0.15), by="row")
+        "repeat": lambda with_history, seed: sources.world(
+            "repeat", rows, seed, REPEAT if with_history else None, Split((0.7, 0.15, 0.15), by="row")
         )
     }
     data = setup.data
@@ -44,18 +44,26 @@ def _sets(setup: Setup) -> dict[str, Callable[[bool, int], Source]]:
     real: dict[str, tuple[str, Callable[[bool, int], Source]]] = {
         "frappe": (
             "frappe",
-            lambda past, _: sources.frappe(data, HistorySettings(FRAPPE) if past else None, most, False),
+            lambda with_history, _: sources.frappe(
+                data, HistorySettings(FRAPPE) if with_history else None, most, False
+            ),
         ),
-        "frappe-grouped": ("frappe", lambda past, _: sources.frappe(data, grouped if past else None, most, True)),
-        "criteo": ("criteo80k", lambda past, _: sources.criteo(data, CRITEO if past else None, most)),
-        "avazu": ("avazu20k", lambda past, _: sources.avazu(data, AVAZU if past else None, most)),
-        "amazon": ("amazon", lambda past, seed: sources.amazon(data, AMAZON if past else None, most, seed)),
+        "frappe-grouped": (
+            "frappe",
+            lambda with_history, _: sources.frappe(data, grouped if with_history else None, most, True),
+        ),
+        "criteo": ("criteo80k", lambda with_history, _: sources.criteo(data, CRITEO if with_history else None, most)),
+        "avazu": ("avazu20k", lambda with_history, _: sources.avazu(data, AVAZU if with_history else None, most)),
+        "amazon": (
+            "amazon",
+            lambda with_history, seed: sources.amazon(data, AMAZON if with_history else None, most, seed),
+        ),
     }
     return found | {name: make for name, (folder, make) in real.items() if (data / folder).is_dir()}
 
 
 def plan(setup: Setup) -> Plan:
-    """Each model on each data set, with and without; worlds and Amazon's folds change with the seed."""
+    """Each model on each data set, with and without history; worlds and Amazon's folds change with the seed."""
     made: dict[str, Source] = {}
     cases = []
     for seed in range(setup.seeds):

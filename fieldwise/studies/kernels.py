@@ -1,7 +1,7 @@
 """Kernels of KFM: a number, a vector or a matrix for each pair of fields.
 
-The paper's text: the richer the kernel, the better and the slower. On the look-alike of Avazu, whose planted pairs have
-kernels of their own; the order of AUC may be violated by .001. Rows/s are those of training on one core.
+The paper's text: the richer the kernel, the better and the slower. On the look-alike of Avazu, whose planted pairs each
+have their own kernel; the order of AUC may be violated by .001. Rows/s are of training on one core.
 """
 
 from __future__ import annotations

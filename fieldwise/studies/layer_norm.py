@@ -1,7 +1,7 @@
-"""Norms inside PIN's sub-networks: none, layer norm of each by itself, and the fused one, shared or for each pair.
+"""Norms inside PIN's sub-networks: none, layer norm for each, and the fused norm, with gains shared or for each pair.
 
-The paper's text: fused layer norm trains most stably. On a simulated log whose pairs are not bilinear; the learning
-rate is that of the deep models. Stable means few diverged runs first, and little spread over seeds among the rest.
+The paper's text: fused layer norm trains most stably. On a simulated log whose pairs are not bilinear, with the
+learning rate of the deep models. Stable means first few diverged runs, then little spread over the seeds of the others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ROWS = {"small": 30_000, "medium": 500_000, "paper": 2_000_000}
 
 
 def plan(setup: Setup) -> Plan:
-    """The log is the same for every seed: what differs is the start and the order of the rows."""
+    """The log is the same for every seed; only the start and the order of the rows differ."""
     cases = []
     for seed in range(setup.seeds):
         for norm in NORMS:
@@ -33,7 +33,7 @@ def plan(setup: Setup) -> Plan:
 
 
 def instability(results: Results, norm: str) -> tuple[int, float]:
-    """How many runs diverged, and the deviation of the others' AUC."""
+    """How many runs diverged, and the standard deviation of the others' AUC."""
     own = results.where(norm=norm)
     areas = own.values("auc")
     return len(own.rows) - len(areas), pstdev(areas) if len(areas) > 1 else 0.0

@@ -1,4 +1,4 @@
-"""The look-alikes of the paper's four data sets and the models' settings on them, for the studies that share them.
+"""Look-alikes of the paper's four data sets and the settings of models on them, shared by several studies.
 
 `--data DIR` with DIR/criteo, DIR/avazu, DIR/ipinyou or DIR/appstore, each as `fieldwise prepare` leaves it, takes those
 instead; appstore stands for the paper's Huawei. Size `paper` has Table 4's rows, `medium` 10,000,000 of each set; both
@@ -63,7 +63,7 @@ def models() -> list[str]:
 
 
 def source(setup: Setup, data: str, seed: int = 0) -> Source:
-    """A look-alike's rows, or the folder that the user has prepared of the real ones."""
+    """The rows of a look-alike, or the user's prepared folder of real ones."""
     if setup.data is not None and (setup.data / data / "data.json").exists():
         real = (setup.data / data).resolve()
         return lambda folder: _link(folder, real)
@@ -97,6 +97,6 @@ def settings(model: str, data: str, size: str, dim: int = 0, hidden: Sequence[in
 
 
 def plan(setup: Setup, cases: Sequence[tuple[Row, Row]]) -> Plan:
-    """Runs of (keys, settings), each on the set that its keys name in `data`, for every seed; a seed is a world."""
+    """Runs of (keys, settings) for every seed, each on the data set `keys["data"]`; every seed has its own world."""
     named = [(keys, str(keys["data"]), settings) for keys, settings in cases]
     return by_seed(setup, named, lambda data, seed: source(setup, data, seed))

@@ -1,4 +1,4 @@
-"""One gradient through our own Adam: what a weight that is first touched at step t does, then and afterwards."""
+"""One gradient through our own Adam: how it moves a weight that is first touched at step t."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ STEPS = (1, 100, 10_000)
 
 
 def moved(gradients: Floats, t: int, eps: float, mode: str = "textbook", idle: int = 0) -> Floats:
-    """The steps (idle + 1, n), in units of the learning rate, of weights whose first gradient comes at step t.
+    """The steps (idle + 1, n), in units of the learning rate, of weights that get their first gradient at step t.
 
-    Zero gradients follow for `idle` steps. Adam has counted t - 1 steps before and seen no gradient of these weights.
+    `idle` steps with zero gradients follow. Adam has counted t - 1 steps before, without a gradient of these weights.
     """
     weights = torch.zeros(len(gradients), dtype=torch.float64, requires_grad=True)
     adam = Adam([weights], lr=1.0, eps=eps, eps_mode=mode, sparse_mode="dense")
@@ -31,8 +31,8 @@ def moved(gradients: Floats, t: int, eps: float, mode: str = "textbook", idle: i
     return found
 
 
-def left_alone(gradient: float, t: int, eps: float, idle: int) -> float:
-    """How far a row goes on, in learning rates, in `idle` steps that touch another row, if the update is sparse."""
+def moved_untouched(gradient: float, t: int, eps: float, idle: int) -> float:
+    """How far a row moves, in learning rates, in `idle` steps that touch another row, if the update is sparse."""
     table = torch.zeros((2, 1), dtype=torch.float64, requires_grad=True)
     adam = Adam([table], lr=1.0, eps=eps, sparse_mode="paper")
     adam.param_groups[0]["step"] = t - 1
@@ -46,9 +46,9 @@ def left_alone(gradient: float, t: int, eps: float, idle: int) -> float:
 
 
 def threshold(t: int, eps: float, mode: str) -> tuple[float, float, float]:
-    """The gradient g* where the step rises fastest with log g, that slope, and the level at which it saturates.
+    """The gradient g* at which the step grows fastest with log g, that slope, and the level of saturation.
 
-    All three are read from Adam's steps on a fine grid of gradients, not from a formula.
+    All three are measured from Adam's steps on a fine grid of gradients, not from a formula.
     """
     logs = np.linspace(np.log(eps) - 8, np.log(eps) + 24, 12_801)
     steps = moved(np.exp(logs), t, eps, mode)[0]
@@ -58,5 +58,5 @@ def threshold(t: int, eps: float, mode: str) -> tuple[float, float, float]:
 
 
 def spread(values: Sequence[float]) -> float:
-    """How far values lie apart, relative to their mean."""
+    """The range of values, relative to their mean."""
     return float((max(values) - min(values)) / np.mean(values))

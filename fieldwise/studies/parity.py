@@ -1,8 +1,8 @@
-"""Section 3.2.2: the parity of some of 30 binary fields. The more fields, the less a DNN's gradients tell.
+"""Section 3.2.2: the parity of some of 30 binary fields. The more fields, the less information in a DNN's gradients.
 
-FNN and the product networks for parities of 2 to 10 fields; and the variance of FNN's first gradient over random parity
-targets of the same size on the same rows, which falls with the number of hypotheses when the gradient carries nothing
-about the target.
+FNN and the product networks on parities of 2 to 10 fields; and the variance of FNN's first gradient over random parity
+targets of the same size on the same rows, which falls with the number of hypotheses if the gradient carries no
+information about the target.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ def plan(setup: Setup) -> Plan:
 
 
 def gradient_variance(size: int, seed: int, rows: int = 20_000, targets: int = 40) -> float:
-    """How much the first gradient of an FNN differs between random parity targets of one size on the same rows.
+    """How much an FNN's first gradient differs between random parity targets of one size on the same rows.
 
-    The trace of its covariance over targets, relative to the mean square norm of a single row's gradient: at most one
-    over the number of hypotheses for endless rows; with n of them no less than about 1 / n.
+    The trace of its covariance over targets, relative to the mean square norm of a single row's gradient. With
+    infinitely many rows it is at most one over the number of hypotheses; with n rows at least about 1 / n.
     """
     rng = np.random.default_rng([323, size, seed])
     torch.manual_seed(seed)
@@ -88,7 +88,7 @@ def gradient_variance(size: int, seed: int, rows: int = 20_000, targets: int = 4
 
 
 def look(case: Case, run: Path) -> Row:
-    """For FNN, what its first gradient tells of the target."""
+    """For FNN, the variance of its first gradient over targets."""
     own = case.keys["model"] == "fnn"
     return {"gradient_variance": gradient_variance(case.keys["size"], case.seed)} if own else {}
 

@@ -1,4 +1,4 @@
-"""Runs a study: prepares its data, trains what is not DONE, and leaves table, figure and verdicts.
+"""Runs a study: prepares its data, trains its unfinished runs, and writes table, figure and verdicts.
 
 OUT/ID/SIZE/  data/NAME  runs/CASE/seedN  identity.json  runs.csv  table.md  table.csv  figure.svg  figure.png
               verdicts.txt  result.json
@@ -42,14 +42,14 @@ def run_study(
     watch: Watch | None = None,
     device: str = "cpu",
 ) -> dict[str, Any]:
-    """Runs a study, or goes on with it, and returns its table and verdicts. A claim that fails is a result."""
+    """Runs or continues a study and returns its table and verdicts. A claim that fails is a result, not an error."""
     if size not in SIZES:
         raise ConfigError(unknown("size", size, SIZES))
     if seeds is not None and seeds < 1:
         raise ConfigError(f"--seeds must be at least 1, found {seeds}")
     if data is not None and not data.is_dir():
         raise ConfigError(f"--data takes a folder, found none ({data})")
-    device_of(device)  # refused here, before anything is made, where there is none of that name
+    device_of(device)  # refuses an unknown or missing device before anything is written
     setup = Setup(size, seeds or study.seeds[size], data, device)
     with _claimed(out, study.id, setup) as folder:
         if study.plan is not None:
@@ -67,7 +67,7 @@ def run_study(
 
 @contextmanager
 def _claimed(out: Path, name: str, setup: Setup) -> Iterator[Path]:
-    """The folder of a study, which no other process works in within."""
+    """The folder of a study, locked for this process."""
     folder, data = out / name / setup.size, setup.data
     begun: Row = {"study": name, "size": setup.size, "data": str(data.resolve()) if data else None}
     with held_folder(folder, f"at the study in {folder}"):
@@ -76,7 +76,7 @@ def _claimed(out: Path, name: str, setup: Setup) -> Iterator[Path]:
 
 
 def _claim(folder: Path, identity: Row) -> None:
-    """Takes the folder: a new one, or the same study's."""
+    """Takes a new folder or one of the same study; refuses any other."""
     known = folder / "identity.json"
     if known.exists():
         if json.loads(known.read_text(encoding="utf-8")) != identity:
@@ -88,7 +88,7 @@ def _claim(folder: Path, identity: Row) -> None:
 
 
 def _trained(study: Study, setup: Setup, plan: Plan, folder: Path, workers: int, watch: Watch | None) -> list[Row]:
-    """A row for each case: its keys, its seed, what the run reports of the held-out rows, or why it failed."""
+    """A row for each case: its keys, its seed, and the run's metrics on held-out rows or why it failed."""
     for name, make in plan.sources.items():
         if not (folder / "data" / name / "data.json").exists():
             make(folder / "data" / name)
@@ -125,19 +125,19 @@ def _side_by_side(data: Iterable[Path], device: torch.device) -> int:
 def _job(case: Case, folder: Path, device: str) -> Job:
     settings = {"device": device, **case.settings, "seed": case.seed}
     if case.start:
-        settings["train.init_from"] = str(_place(folder, case.start, case.seed))
-    place = _place(folder, case.name, case.seed)
+        settings["train.init_from"] = str(_run_folder(folder, case.start, case.seed))
+    place = _run_folder(folder, case.name, case.seed)
     return Job(
         f"{case.name} {case.seed}", f"{case.name} seed {case.seed}", folder / "data" / case.data, place, None, settings
     )
 
 
-def _place(folder: Path, name: str, seed: int) -> Path:
+def _run_folder(folder: Path, name: str, seed: int) -> Path:
     return folder / "runs" / _file_name(name) / f"seed{seed}"
 
 
 def _file_name(name: str) -> str:
-    """A name that a folder may have; a digest keeps those apart that would become alike."""
+    """A valid folder name; a digest is added if characters were replaced, so different names stay different."""
     plain = re.sub(r"[^A-Za-z0-9.+-]+", "-", name)
     return plain if plain == name else f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
 
@@ -159,13 +159,13 @@ def _written(study: Study, setup: Setup, runs: Results, folder: Path) -> dict[st
         for row in rows
         if row["failed"]
     ]
-    said = [str(verdict) for verdict in verdicts]
+    verdict_lines = [str(verdict) for verdict in verdicts]
     table = result_tables.markdown(study.columns, lines, " ".join(study.keys).capitalize())
-    text = "\n".join([f"# {study.paper}\n\n{study.asks}\n", table, *failed, *said, ""])
+    text = "\n".join([f"# {study.paper}\n\n{study.asks}\n", table, *failed, *verdict_lines, ""])
     write_whole(folder / "table.md", text)
     _write_csv(folder / "table.csv", rows)
     _write_csv(folder / "runs.csv", runs.rows)
-    write_whole(folder / "verdicts.txt", "".join(f"{line}\n" for line in said))
+    write_whole(folder / "verdicts.txt", "".join(f"{line}\n" for line in verdict_lines))
     plots.save(study.draw(results), folder / "figure", f"{study.paper}: {study.asks}")
     result = {
         "study": study.id,
@@ -176,7 +176,7 @@ def _written(study: Study, setup: Setup, runs: Results, folder: Path) -> dict[st
         "folder": str(folder),
         "rows": rows,
         "verdicts": [verdict.as_json() for verdict in verdicts],
-        "lines": said,
+        "lines": verdict_lines,
         "failed": failed,
     }
     write_whole(folder / "result.json", json.dumps(result, indent=1))
@@ -184,7 +184,7 @@ def _written(study: Study, setup: Setup, runs: Results, folder: Path) -> dict[st
 
 
 def _why(results: Results, study: Study, row: Row) -> str:
-    """The first reason that a run of this case gives for its end."""
+    """The error of the first failed run of this case."""
     own = results.where(**{key: row[key] for key in study.keys})
     return str(next(one["failed"] for one in own.rows if "failed" in one))
 

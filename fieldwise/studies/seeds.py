@@ -1,7 +1,7 @@
-"""How much of PIN's result is luck: its AUC over seeds against its lead over the best baseline.
+"""How much of PIN's result is luck: the spread of its AUC over seeds compared with its lead over the best baseline.
 
-The paper's text: a deviation of .0085 over 10 runs, which makes sense in percentage points only (8.5e-5). On the
-look-alike of Criteo, the same rows for every seed; the best baseline is chosen by validation log loss.
+The paper's text: a standard deviation of .0085 over 10 runs, which makes sense only in percentage points (8.5e-5). On
+the look-alike of Criteo, with the same rows for every seed; the best baseline is chosen by validation log loss.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def plan(setup: Setup) -> Plan:
         settings |= {"model.hidden": [140, 140, 140]} if deep else {}
         settings |= {"model.dim": 10} if model != "lr" else {}
         settings |= {"model.subnet": [20, 3]} if model == "pin" else {}
-        # Baselines are there for their level, PIN for its spread.
+        # Three seeds are enough for the level of a baseline; PIN needs all for its spread.
         for seed in range(setup.seeds if model == "pin" else min(setup.seeds, 3)):
             cases.append(Case({"model": model}, "criteo", settings, seed))
     return Plan({"criteo": sources.world("criteo", ROWS[setup.size])}, cases)

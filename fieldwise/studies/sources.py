@@ -1,7 +1,7 @@
-"""Rows for studies: simulated worlds, tables made by a study itself, and real data where a folder holds them.
+"""Rows for studies: simulated worlds, tables made by a study, and real data, if a folder has them.
 
 A folder of real data has frappe/{train,valid,test}.csv, criteo80k/criteo80k.tsv (no header), avazu20k/avazu20k.csv and
-amazon/amazon.csv, each in its owner's columns; what is not there is left out.
+amazon/amazon.csv, each with the published columns; missing ones are skipped.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def world(
 
 
 def codes(make: Callable[[], pa.Table]) -> Source:
-    """A table of whole numbers, every column a category and none of them rare; `part` says where a row belongs."""
+    """A table of integers, in which every column is a category without a minimum count; `part` is the split."""
 
     def prepared(folder: Path) -> None:
         table = make()
@@ -64,7 +64,7 @@ def codes(make: Callable[[], pa.Table]) -> Source:
 
 
 def parts_of(rows: Sequence[int]) -> list[str]:
-    """The column that says train, valid or test, for these numbers of rows."""
+    """The column `part`, with these numbers of train, valid and test rows."""
     return [part for part, count in zip(("train", "valid", "test"), rows, strict=True) for _ in range(count)]
 
 
@@ -77,7 +77,7 @@ def _read(path: Path, names: Sequence[str] | None = None) -> pa.Table:
 
 
 def frappe(folder: Path, history: HistorySettings | None, most: int, grouped: bool) -> Source:
-    """Frappe as it is given, or, `grouped`, with rows alike in user and context in one part."""
+    """Frappe as published or, `grouped`, with rows of the same user and context in one part."""
 
     def make(out: Path) -> None:
         tables = {part: _read(folder / "frappe" / f"{part}.csv") for part in ("train", "valid", "test")}
@@ -94,14 +94,14 @@ def frappe(folder: Path, history: HistorySettings | None, most: int, grouped: bo
 
 
 def _users(table: pa.Table, most: int, column: str) -> pa.Table:
-    """The rows of the first users, about `most` of them: a small study keeps whole pasts, of fewer people."""
+    """The rows of the first users, about `most` rows: a small study has fewer users, but their full histories."""
     values = np.asarray(table[column])
     kept = np.unique(values)[: max(1, int(len(np.unique(values)) * min(1.0, most / len(values))))]
     return table.filter(pa.array(np.isin(values, kept))) if most < len(values) else table
 
 
 def criteo(folder: Path, history: HistorySettings | None, most: int) -> Source:
-    """Criteo's first rows in the order of time, cut 80/10/10; numbers in 16 quantiles."""
+    """Criteo's first rows, split 80/10/10 by time; numbers in 16 quantiles."""
 
     def make(out: Path) -> None:
         numbers, words = [f"I{i}" for i in range(1, 14)], [f"C{i}" for i in range(1, 27)]
@@ -114,7 +114,7 @@ def criteo(folder: Path, history: HistorySettings | None, most: int) -> Source:
 
 
 def avazu(folder: Path, history: HistorySettings | None, most: int) -> Source:
-    """Avazu by the hour, cut 70/15/15; the hour of the day instead of the hour itself."""
+    """Avazu, split 70/15/15 by the hour; the field is the hour of the day."""
 
     def make(out: Path) -> None:
         table = _read(folder / "avazu20k" / "avazu20k.csv").drop_columns("id").slice(0, most)
@@ -129,7 +129,7 @@ def avazu(folder: Path, history: HistorySettings | None, most: int) -> Source:
 
 
 def amazon(folder: Path, history: HistorySettings | None, most: int, fold: int) -> Source:
-    """Amazon's access requests: fold so-and-so of five for test, an eighth of the rest for validation."""
+    """Amazon's access requests: one of five folds for test, an eighth of the rest for validation."""
 
     def make(out: Path) -> None:
         table = _read(folder / "amazon" / "amazon.csv").slice(0, most)

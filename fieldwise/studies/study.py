@@ -1,4 +1,4 @@
-"""What a study is: cases that vary something, a table of their results, and claims about it that can fail."""
+"""The definition of a study: cases to run, a table of their results, and claims about it that can fail."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Source = Callable[[Path], object]
 
 @dataclass(frozen=True)
 class Setup:
-    """How large a study is, how many seeds it has, where real data lie, if anywhere, and where models are trained."""
+    """The size of a study, its number of seeds, the folder of real data, if any, and the device."""
 
     size: str = "small"
     seeds: int = 1
@@ -31,9 +31,9 @@ class Setup:
 
 @dataclass(frozen=True)
 class Case:
-    """One run: what tells it from the others (columns of the table), the prepared data by name, and its settings.
+    """One run: its keys (columns of the table), the name of its prepared data, and its settings.
 
-    `start` is the name of another case, with the same seed, whose run this one starts from.
+    `start` names another case of the same seed, whose run gives the initial weights.
     """
 
     keys: Row
@@ -44,16 +44,16 @@ class Case:
 
     @property
     def name(self) -> str:
-        """The case in words, without its seed."""
+        """The name of the case, without its seed."""
         return " ".join(str(value) for value in self.keys.values())
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The prepared folders that a study needs, by name, with what makes each; and the runs on them.
+    """The prepared folders that a study needs, by name, with the functions that make them; and the runs on them.
 
-    `others` are plans of other studies, by their ids, whose runs this one needs: they lie in those studies' folders,
-    and whichever study comes first trains them. Their rows say so in the column `study`.
+    `others` are plans of other studies, by their ids, whose runs this one uses: they are in those studies' folders, and
+    the study that runs first trains them. The column `study` of their rows has the id.
     """
 
     sources: Mapping[str, Source]
@@ -71,7 +71,7 @@ def by_seed(setup: Setup, cases: Sequence[tuple[Row, str, Row]], source: Callabl
 
 
 class Results:
-    """The rows of a study, one for each case and seed: its keys and what was measured."""
+    """The rows of a study, one for each case and seed: keys and measurements."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.rows = list(rows)
@@ -84,17 +84,17 @@ class Results:
         return Results([row for row in self.rows if all(row.get(key) in own for key, own in values.items())])
 
     def values(self, column: str, **keys: Any) -> list[float]:
-        """A column of the rows that have these keys; rows that failed have none."""
+        """The values of a column in the rows with these keys, without failed runs."""
         return [float(row[column]) for row in self.where(**keys).rows if row.get(column) is not None]
 
     def mean(self, column: str, **keys: Any) -> float:
-        """The mean over seeds; NaN, with which no claim holds, where there is none or a run failed."""
+        """The mean over seeds; NaN, with which no claim holds, if there is none or a run failed."""
         found = self.values(column, **keys)
-        whole = found and len(found) == len(self.where(**keys).rows)
-        return fmean(found) if whole else float("nan")
+        complete = found and len(found) == len(self.where(**keys).rows)
+        return fmean(found) if complete else float("nan")
 
     def different(self, key: str) -> list[Any]:
-        """The values of a key, in the order of the rows."""
+        """The distinct values of a key, in the order of the rows."""
         return list(dict.fromkeys(row[key] for row in self.rows if key in row))
 
     @property
@@ -102,7 +102,7 @@ class Results:
         return max(1, len(self.different("seed")))
 
     def summed_up(self, keys: Sequence[str], columns: Sequence[Column]) -> list[Row]:
-        """A row for each case: the mean over its seeds, and the standard deviation where there are several."""
+        """A row for each case: the mean over its seeds, and the standard deviation if there are several."""
         found: list[Row] = []
         for names in dict.fromkeys(tuple(row.get(key) for key in keys) for row in self.rows):
             own = self.where(**dict(zip(keys, names, strict=True)))
@@ -162,7 +162,7 @@ class Verdict:
 
 
 def lowest(values: Iterable[float]) -> float:
-    """The least of them; NaN, with which no claim holds, where one of them is NaN: min() would pass over it.
+    """The minimum; NaN, with which no claim holds, if any value is NaN, which min() would ignore.
 
     >>> lowest([1.0, float("nan"), 0.5])
     nan
@@ -172,7 +172,7 @@ def lowest(values: Iterable[float]) -> float:
 
 
 def highest(values: Iterable[float]) -> float:
-    """The greatest of them, in the same way."""
+    """The maximum, with the same rule for NaN."""
     return -lowest(-value for value in values)
 
 
@@ -186,8 +186,8 @@ def key_of_lowest(values: Mapping[Any, float]) -> Any:
 
 
 def mostly(claim: str, margins: Mapping[Any, float], seeds: int, needed: int = 3, strict: bool = True) -> Verdict:
-    """A claim that must hold on `needed` of several data sets (on all, where fewer are there): the margin of the last
-    that is needed."""
+    """A claim that must hold on `needed` of several data sets (on all, if there are fewer): the `needed`-th largest
+    margin decides."""
     needed = min(needed, len(margins))
     ordered = sorted(margins.values(), key=lambda margin: (margin != margin, -margin))
     words = ", ".join(f"{name} {margin:+.4f}" for name, margin in margins.items())
@@ -197,7 +197,7 @@ def mostly(claim: str, margins: Mapping[Any, float], seeds: int, needed: int = 3
 
 @dataclass(frozen=True)
 class Study:
-    """A study: `plan` names runs to train and `look` adds to what they report, or `compute` gives the rows by itself.
+    """A study: `plan` names runs to train and `look` adds measurements of each run, or else `compute` returns the rows.
 
     `derive` makes the rows that claims, table and figure are of where those of the runs are not. `keys` tell the lines
     of the table apart, `columns` are what it shows of them. `says` is what the paper states, and `budget` about how

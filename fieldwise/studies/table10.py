@@ -1,9 +1,10 @@
 """Table 10: parameters and training time of twelve models at N = 10^6 categories, n = 39 fields, k = 20.
 
-Parameters are counted on instances that are not allocated, as the table counts: weights without biases and norms. The
-table's FFM (40.00 million) has a vector for each field, text and code one for each *other* field (39.00), which is what
-we have; all others agree. The time is that of whole training steps (look-up, loss, gradients, Adam's sparse update)
-on random rows on one core, median of several after a warm-up; the paper has batches of 2000, `small` of 500.
+Parameters are counted without allocating them, as in the table: weights without biases and norms. The table's FFM
+(40.00 million) has a vector for each field; the paper's text, its code and ours have one for each *other* field
+(39.00). All other models agree. The time is that of complete training steps (lookup, loss, gradients, Adam's sparse
+update) on random rows on one core, the median of several after a warm-up; the paper has batches of 2000, `small` of
+500.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from fieldwise.train.steps.plain import log_loss
 LAYOUT = Layout.of((25_642,) * 38 + (25_604,))
 PAIRS = 741
 DEEP: Row = {"dim": 20, "hidden": (700,) * 5, "dropout": 0.0}
-# The models with their settings, and the millions that they must have.
+# The models with their settings, and the expected number of parameters in millions.
 SETTINGS: dict[str, tuple[str, Row, float]] = {
     "lr": ("lr", {}, 1.0),
     "fm": ("fm", {"dim": 20}, 21.0),
@@ -41,13 +42,13 @@ SETTINGS: dict[str, tuple[str, Row, float]] = {
     "kpnn": ("kpnn", DEEP, 23.322),
     "pin": ("pin", DEEP, 26.481),
 }
-# Beside the table: KFM with a vector instead of a matrix for each pair.
+# Not in the table: KFM with a vector instead of a matrix for each pair.
 VECTORS = ("kfm, vector kernels", "kfm", {"dim": 20, "kernel": "vec"})
 SIZES = {"small": (500, 3), "medium": (2000, 5), "paper": (2000, 5)}
 
 
 def weights(model: torch.nn.Module) -> int:
-    """How many weights a model has, as the table counts: neither biases nor the gains and shifts of norms."""
+    """The number of weights of a model, as the table counts: without biases and the gains and shifts of norms."""
     named = dict(model.named_parameters())
     norms = {
         f"{path}.{name}"
@@ -66,7 +67,7 @@ def counted(name: str, settings: Row) -> int:
 
 
 def step_seconds(name: str, settings: Row, batch: int, repeats: int) -> float:
-    """Seconds of a training step: the median of several, after two that warm up."""
+    """Seconds of a training step: the median of several after two warm-up steps."""
     torch.manual_seed(0)
     model = models.build(name, LAYOUT, settings)
     assert isinstance(model, Model)

@@ -1,8 +1,8 @@
-"""Table 11: Adam's epsilon on rare positives, for twelve models and both places that epsilon may stand in.
+"""Table 11: Adam's epsilon with rare positives, for twelve models and both definitions of epsilon.
 
-On the look-alike of iPinYou with .3 % positives (the paper's .07 % would leave too few at this size). The textbook form
-is the paper's analysis, `hat` what its runs had: see fig8. The best epsilon is chosen by validation log loss; a run
-that does not converge is the paper's "-".
+On the look-alike of iPinYou with .3 % positives (the paper's .07 % would be too few at this size). The paper analyses
+the textbook form; its runs used `hat`: see fig8. The best epsilon is chosen by validation log loss; a run that does not
+converge is "-" in the paper.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def plan(setup: Setup) -> Plan:
     rows, epochs, forms = SIZES[setup.size]
     cases: list[tuple[Row, str, Row]] = []
     for model, form, eps in product(MODELS, forms, EPSILONS):
-        # As in the paper no bias starts at the base rate: its gradients are what epsilon meets first.
+        # As in the paper, no bias starts at the base rate: epsilon acts on its large first gradients.
         settings: Row = {
             "model.name": model,
             "train.eps": eps,
@@ -56,7 +56,7 @@ def claims(results: Results) -> list[Verdict]:
             best = key_of_lowest(losses)
             others.append(best != EPSILONS[-1])
             if model in SHALLOW:
-                # What does not converge is broken indeed.
+                # A run that does not converge counts as broken.
                 fall = areas[best] - areas[EPSILONS[0]]
                 drops.append(fall != fall or fall > 0.05)
         found += [

@@ -1,7 +1,7 @@
 """Table 4: how many rows, categories and fields the data sets have, and how many of their rows are positive.
 
-Counted on our look-alikes. Fields follow the paper's; Avazu's hour is one field of ours, of which the paper makes
-three. Categories are fewer than the paper's because rows are: those of a log's size appear.
+Counted on our look-alikes. Fields follow the paper's, but Avazu's hour is one field here and three in the paper. There
+are fewer categories than in the paper because there are fewer rows.
 """
 
 from __future__ import annotations

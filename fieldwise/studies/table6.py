@@ -1,7 +1,7 @@
 """Table 6: thirteen models on four data sets. LR below FM below its relatives; product networks above other networks.
 
-On the look-alikes of lookalikes.py, where half of the planted pairs are bilinear and half are small networks, so that
-no one product fits them all. A seed is a world of its own and a start of its own. GBDT is there where XGBoost is.
+On the look-alikes of lookalikes.py, where half of the planted pairs are bilinear and half are small networks, so no
+single product fits all of them. Every seed has its own world and start. GBDT is included if XGBoost is installed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def claims(results: Results) -> list[Verdict]:
     margins: dict[str, dict[str, float]] = {}
     for data in results.different("data"):
         auc = {str(m): results.mean("auc", data=data, model=m) for m in results.different("model")}
-        # A run that failed is NaN, with which no order is one.
+        # A failed run is NaN, with which no claim holds.
         products, plain = [auc[m] for m in PNNS], [auc["fnn"], auc["deepfm"]]
         found = {
             "FM is above LR by more than .005": auc["fm"] - auc["lr"] - 0.005,

@@ -1,7 +1,7 @@
-"""Table 7: vectors whose size follows the field's (adaptive) against one size for all, in KFM and NIFM.
+"""Table 7: vectors whose size depends on that of the field (adaptive) against one size for all, in KFM and NIFM.
 
-On the look-alike of Avazu: 40 numbers for every field, or ceil(min(4 ln N_i, 40)), at least 1. The paper leaves the
-base of the logarithm and the rounding open; these fit its example.
+On the look-alike of Avazu: 40 numbers for every field, or ceil(min(4 ln N_i, 40)), at least 1. The paper does not
+specify the base of the logarithm and the rounding; these fit its example.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Table 8: are the product networks really better than other networks? Wilcoxon's signed-rank test.
 
-Of table6's runs. The paper does not say what its pairs are; ours are the log losses of two models on each of 100 blocks
-of the test rows, means over seeds, and the test is one-sided: the product network is better. With other worlds for
-other seeds a block of one seed has nothing to do with that of another, so the blocks of all seeds stand side by side.
+On the runs of table6. The paper does not say what its pairs are; ours are the log losses of two models on each of 100
+blocks of the test rows, and the test is one-sided: the product network is better. Every seed has its own world, so the
+blocks of all seeds are separate pairs.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _joined(results: Results) -> Any:
 
 
 def _power(p: float | None) -> float:
-    """How many powers of ten a p-value is below the level."""
+    """By how many powers of ten a p-value is below the level."""
     return float("nan") if p is None else float(np.log10(LEVEL) - np.log10(max(p, 1e-300)))
 
 

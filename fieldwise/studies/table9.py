@@ -1,7 +1,8 @@
-"""Table 9: the best of every model over the sizes of fig11 and fig12, beside table6's.
+"""Table 9: the best of every model over the sizes of fig11 and fig12, compared with table6.
 
-Of the runs of those three studies: the best of each is chosen by validation log loss, then its test AUC is read. The
-paper's own "best" is sometimes below its Table 6 (FNN on iPinYou), which choosing on validation may do as well.
+On the runs of those three studies: the best of each model is chosen by validation log loss; the table shows its test
+AUC. The paper's own "best" is sometimes below its Table 6 (FNN on iPinYou), which choosing on validation rows can
+cause.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ def plan(setup: Setup) -> Plan:
 
 
 def derive(results: Results) -> list[Row]:
-    """For each set that one of the two figures has: the best of their sizes, and table6's."""
+    """For each data set of the two figures: the best of their sizes, and table6's."""
     rows = []
     searched = [study for study in ("fig11", "fig12") if results.where(study=study).rows]
     sets = dict.fromkeys(data for study in searched for data in results.where(study=study).different("data"))

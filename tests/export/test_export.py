@@ -81,7 +81,7 @@ def test_the_verb_prints_the_difference(everything: Prepared, tmp_path: Path, ca
         writer.writerows(rows)
     path = everything.bundle("deepfm")
     assert run("export", path, "--out", tmp_path / "out") == 2
-    assert "say the form to export to" in capsys.readouterr().err
+    assert "the format to export to is missing" in capsys.readouterr().err
     command = ("export", path, "--onnx", "--out", tmp_path / "out", "--rows", tmp_path / "log.csv", "--force")
     assert run(*command, "--json") == 0
     found = json.loads(capsys.readouterr().out)

@@ -136,7 +136,7 @@ def test_events_change_what_is_told_as_a_replay_does(settings: HistorySettings, 
     made = prepared(tmp_path, Schema("click", FIELDS, history=settings))
     encoder = Encoder.load(made.data / "encoder", Schema.load(made.data / "schema.toml"))
     coder, random = RowCoder(encoder), np.random.default_rng(0)
-    assert coder.past is not None
+    assert coder.live_history is not None
     changed, time = 0, 250.0
     for row in log(60, seed=2):
         time += float(random.integers(3)) / 2
@@ -144,7 +144,7 @@ def test_events_change_what_is_told_as_a_replay_does(settings: HistorySettings, 
         # What the encoder itself tells, by a copy of the history that has run on.
         told = transformed(encoder, asked)
         np.testing.assert_array_equal(coder.ids(column_of([asked]), 1), told)
-        coder.past.add(column_of([asked]), float(row["click"]), None)
+        coder.live_history.add(column_of([asked]), float(row["click"]), None)
         later = {**asked, "when": time + 3.5}
         changed += not np.array_equal(coder.ids(column_of([later]), 1), told)
         np.testing.assert_array_equal(coder.ids(column_of([later]), 1), transformed(encoder, later))
@@ -155,7 +155,7 @@ def test_the_same_events_leave_the_same_history(everything: Prepared) -> None:
     schema = Schema.load(everything.data / "schema.toml")
     encoders = [Encoder.load(everything.data / "encoder", schema) for _ in range(2)]
     for encoder in encoders:
-        past = RowCoder(encoder).past
+        past = RowCoder(encoder).live_history
         assert past is not None
         # The third is told late: it counts from the last moment on.
         for row, time in zip(log(3), (300.0, 310.0, 305.0), strict=True):

@@ -1,4 +1,4 @@
-// The arms of an A/B test, as they stand now.
+// The current state of an A/B test.
 
 import { drawDays } from "./charts.js";
 import { byId, element, tableRow } from "./dom.js";
@@ -17,7 +17,7 @@ export async function watch() {
     showTest(await ask("/abtest"));
     byId("test-error").textContent = "";
   } catch (problem) {
-    // A server without a log is nothing wrong; there, and without the token, asking again changes nothing.
+    // A server may have no log; then, or without a token, asking again is useless.
     byId("test-state").textContent = problem.status === 409 ? `No test to watch: ${problem.message}.` : "";
     if (problem.status !== 409) show(problem, byId("test-error"));
     if (problem.status === 409 || problem.status === 401) again = 0;

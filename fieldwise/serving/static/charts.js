@@ -20,7 +20,7 @@ function plotly() {
   return library;
 }
 
-// Plotly reads a little markup in texts: what comes from the server must not be taken for it.
+// Plotly interprets some markup in texts: escape what comes from the server.
 const inChart = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 const CONFIG = { displayModeBar: false, responsive: true, scrollZoom: false, doubleClick: false };
 const still = (axis) => ({ fixedrange: true, automargin: true, zeroline: false, exponentformat: "none", ...axis });
@@ -58,7 +58,7 @@ function drawFields(Plotly, why) {
     cliponaxis: false,
     hoverinfo: "none",
   };
-  // Room at both ends for the numbers beside the bars.
+  // Leave room at both ends for the numbers beside the bars.
   const low = Math.min(0, ...bars.x), high = Math.max(0, ...bars.x), room = (high - low) * 0.2 || 1;
   const range = [low - room, high + room];
   const left = why.fields.length > most.length ? ` (the ${most.length} strongest of ${why.fields.length} fields)` : "";
@@ -88,10 +88,10 @@ function drawHeat(Plotly, why) {
   };
   byId("heat-box").classList.toggle("one-column", order.length > 16);
   const width = byId("heat-chart").clientWidth, height = Math.max(280, Math.min(620, width));
-  // As many names as there is room for.
+  // Show as many names as fit.
   const step = Math.ceil((order.length * 13) / (Math.min(width, height) * 0.75));
-  const told = order.map((_, number) => number).filter((number) => number % step === 0);
-  const ticks = { tickvals: told, ticktext: told.map((number) => inChart(shorter(order[number], 14))), showgrid: false };
+  const named = order.map((_, number) => number).filter((number) => number % step === 0);
+  const ticks = { tickvals: named, ticktext: named.map((number) => inChart(shorter(order[number], 14))), showgrid: false };
   const layout = layoutOf(height, { ...ticks, tickangle: -60 }, { ...ticks, autorange: "reversed" });
   Plotly.react(byId("heat-chart"), [heat], { ...layout, plot_bgcolor: "#e6eaf0" }, CONFIG);
 }
@@ -106,7 +106,7 @@ export async function drawDays(report) {
     const colour = ARM_COLOURS[number % ARM_COLOURS.length];
     return {
       type: "scatter", mode: "lines+markers", name: inChart(arm), marker: { color: colour }, line: { color: colour },
-      // A little apart, so that the intervals of one day stand side by side.
+      // Offset, so the intervals of one day do not overlap.
       x: rows.map((row) => days.indexOf(row.day) + (number - (report.arms.length - 1) / 2) * 0.08),
       y: rows.map((row) => share(row.ctr, 0)),
       error_y: {

@@ -1,4 +1,4 @@
-// The page of `fieldwise serve`: asks what is served, fills the page, and listens.
+// The page of `fieldwise serve`: fetches the models, fills the page, and listens.
 
 import { watch } from "./abtest.js";
 import { byId, element } from "./dom.js";
@@ -9,7 +9,7 @@ import { changed, update } from "./reasons.js";
 import { loadModel, model } from "./server.js";
 
 function aboutModel() {
-  const told = model.arms.map((arm) => {
+  const described = model.arms.map((arm) => {
     const auc = arm.metrics?.test?.auc;
     const share = model.arms.length > 1 ? `, ${Number((arm.share * 100).toFixed(1))} % of the traffic` : "";
     const name = arm.name === arm.model ? arm.name : `${arm.name} (${arm.model})`;
@@ -17,7 +17,7 @@ function aboutModel() {
   });
   const beside = ["history", "time", "raw"];
   const count = [...fields.values()].filter(({ facts }) => !beside.includes(facts.kind)).length;
-  byId("model").textContent = `Serving ${told.join("; ")}. ${count} fields.`;
+  byId("model").textContent = `Serving ${described.join("; ")}. ${count} fields.`;
 }
 
 function offerArms() {

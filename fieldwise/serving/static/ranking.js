@@ -9,12 +9,12 @@ import { percent } from "./words.js";
 const CANDIDATE_NAMES = /item|product|advert|(^|_)(ad|app)(_|$)|movie|banner|creative|offer|song|video|article/i;
 let candidates = [], rankings = 0;
 
-/** Ranks once more what is shown, behind another row. */
+/** Ranks the same candidates again, for another row. */
 export function rankAgain() {
   if (!byId("ranking").hidden) rank(candidates);
 }
 
-/** A csv of frequent values of the field that most looks like what is shown, and of a number. */
+/** An example csv: frequent values of the field that is most likely the item, and of a number. */
 export function exampleCandidates() {
   const all = [...fields.values()].map((field) => field.facts);
   const texts = all.filter((facts) => facts.complete && !facts.separator && facts.examples.length > 1);
@@ -46,8 +46,8 @@ function showRanking(found) {
   const rows = found.candidates.map(({ index, probability }, place) => {
     const bar = Object.assign(element("meter"), { max: best, value: probability });
     bar.setAttribute("aria-hidden", "true");
-    const told = Object.entries(candidates[index]).map(([name, value]) => `${name}: ${value ?? "missing"}`).join(", ");
-    const made = tableRow([String(place + 1), told || "(the row above)", [percent(probability), bar]], [0, 2]);
+    const shown = Object.entries(candidates[index]).map(([name, value]) => `${name}: ${value ?? "missing"}`).join(", ");
+    const made = tableRow([String(place + 1), shown || "(the row above)", [percent(probability), bar]], [0, 2]);
     made.dataset.index = index;
     return made;
   });

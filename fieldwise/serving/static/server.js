@@ -1,10 +1,10 @@
-// Asking the server, and what it serves.
+// Requests to the server, and the models it serves.
 
 import { openEntrance, token } from "./entrance.js";
 
 export let model = null;
 
-/** Asks what is served; `model` holds it from then on. */
+/** Fetches the description of the models into `model`. */
 export async function loadModel() {
   model = await ask("/model");
 }
