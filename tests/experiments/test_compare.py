@@ -268,7 +268,7 @@ def test_a_blend_is_of_models_in_the_comparison(text, words):
 def test_the_usual_models_read_rates_where_they_are_and_the_best_predicts(recipes, tmp_path, capsys):
     log = World("demo").log(2000).table
     data, out = tmp_path / "clicks", tmp_path / "out"
-    prepare({"train": lambda: iter([log])}, data, "click", with_rates=True)
+    prepare({"train": lambda: iter([log])}, data, "click", keep_rows=True)
     found, _ = entrants.entrants("", data)
     assert [(entrant.name, entrant.data) for entrant in found] == [
         ("gbdt-rates", data / "rates"),
@@ -297,7 +297,7 @@ def test_the_usual_models_read_rates_where_they_are_and_the_best_predicts(recipe
 def data_to_refit(tmp_path_factory):
     folder = tmp_path_factory.mktemp("refit") / "clicks"
     log = World("demo").log(2000).table
-    prepare({"train": lambda: iter([log])}, folder, "click", with_rates=True)
+    prepare({"train": lambda: iter([log])}, folder, "click", keep_rows=True)
     return folder
 
 

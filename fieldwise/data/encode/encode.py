@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +14,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fieldwise.data.dataset import ArrayFile, array_file
+from fieldwise.data.dataset import ArrayFile, Counted, array_file, write_facts
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.leaves import MOST_ROWS, Leaves
 from fieldwise.data.encode.stage import read_journal
-from fieldwise.data.encode.staged import LABEL, WEIGHT, read_staged, staged_files, staged_rows
+from fieldwise.data.encode.staged import LABEL, WEIGHT, Progress, read_staged, staged_files, staged_rows
 from fieldwise.data.encode.timeline import past_file
 from fieldwise.data.read.parallel import in_order, using
 
-Progress = Callable[[str, int], None]
+JOURNAL = "encoded.jsonl"
 Arrays = dict[str, NDArray[np.generic]]
 
 
@@ -95,22 +95,29 @@ def fit_leaves(coder: Coder, rows: int) -> Leaves:
     return Leaves.fit(coder.encoder.layout, ids, labels, weighted, schema.gbdt_leaves, schema.gbdt_depth)
 
 
-def encode_parts(
+def write_parts(
     encoder: Encoder,
     stage: Path,
     folder: Path,
-    rows: Mapping[str, int],
+    counted: Counted,
     progress: Progress,
-    journal_name: str = "encoded.jsonl",
     before: Before | None = None,
-) -> str:
+    negatives_kept: float = 1.0,
+) -> None:
+    """Writes a prepared folder of staged rows: the schema, the encoder, the arrays of all parts and the facts."""
+    (folder / "schema.toml").write_text(encoder.schema.to_toml(), encoding="utf-8")
+    encoder.save(folder / "encoder")
+    digest = _encode(Coder(encoder, stage, before), folder, counted.rows, progress)
+    write_facts(folder, encoder.names, encoder.layout, counted, negatives_kept, digest)
+
+
+def _encode(coder: Coder, folder: Path, rows: Mapping[str, int], progress: Progress) -> str:
     """Writes the arrays of all parts and returns a digest of them; goes on behind what a journal says is there."""
-    journal = stage / journal_name
+    encoder, journal = coder.encoder, coder.stage / JOURNAL
     done: dict[str, list[int]] = {}
     for entry in read_journal(journal):
         done.setdefault(entry["part"], []).append(entry["rows"])
     digest = hashlib.blake2b(json.dumps([encoder.layout.sizes, encoder.layout.widths]).encode(), digest_size=16)
-    coder = Coder(encoder, stage, before)
     total = 0
     with journal.open("a", encoding="utf-8") as entries:
         for part, count in rows.items():

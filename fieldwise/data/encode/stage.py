@@ -7,7 +7,7 @@ only the others.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from fieldwise.data.dataset import PARTS
 from fieldwise.data.draws import NEGATIVES, stream
 from fieldwise.data.encode.split import Rows, Split, assigner, order_bounds
 from fieldwise.data.encode.split_staged import cut_in_order, positives_of
-from fieldwise.data.encode.staged import LABEL, ROW, WEIGHT, staged_file, value_type, write_staged
+from fieldwise.data.encode.staged import LABEL, ROW, WEIGHT, Progress, staged_file, value_type, write_staged
 from fieldwise.data.history.history import ROW_ORDER
 from fieldwise.data.read.formats import is_list, text_of
 from fieldwise.data.read.labels import read_labels, read_weights
@@ -30,7 +30,6 @@ from fieldwise.data.read.streams import chunk_rows
 from fieldwise.data.read.texts import texts_of
 from fieldwise.data.schema import HistorySettings
 
-Progress = Callable[[str, int], None]
 DROPPED = "dropped"
 JOURNAL = "journal.jsonl"
 STAGED_PARTS = (*PARTS, DROPPED)

@@ -6,14 +6,20 @@ once, when they are staged, and never again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 import pyarrow as pa
 from pyarrow import parquet
 
+# What a step over rows reports: its name, and how many rows it has done.
+Progress = Callable[[str, int], None]
 LABEL, WEIGHT, ROW = "__label__", "__weight__", "__row__"
+
+
+def quiet(step: str, rows: int) -> None:
+    """Reports to nobody."""
 
 
 def staged_file(stage: Path, part: str, number: int) -> Path:

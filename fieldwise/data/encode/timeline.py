@@ -8,7 +8,7 @@ random order, and held-out rows see all of them. The state is that after the tra
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fieldwise.config.errors import DataError
 from fieldwise.data.encode.encoder import Encoder
-from fieldwise.data.encode.staged import LABEL, ROW, read_staged, staged_files, staged_rows
+from fieldwise.data.encode.staged import LABEL, ROW, Progress, read_staged, staged_files, staged_rows
 from fieldwise.data.history.counts import Counts
 from fieldwise.data.history.history import ROW_ORDER, History, fold_counts, folds_of, moments, out_of_fold, shuffled
 from fieldwise.data.read.parallel import in_order
@@ -32,7 +32,7 @@ def past_file(stage: Path, part: str) -> Path:
     return stage / f"{part}.past.npy"
 
 
-def tell(encoder: Encoder, stage: Path, rows: Mapping[str, int], progress: Callable[[str, int], None]) -> None:
+def tell(encoder: Encoder, stage: Path, rows: Mapping[str, int], progress: Progress) -> None:
     """Fills the encoder's history from the training parts and writes every part's fields.
 
     The training parts are `train` and, where some of its negatives are not to be trained on, `dropped`.
@@ -56,7 +56,7 @@ class _Teller:
         history: History,
         stage: Path,
         rows: Mapping[str, int],
-        progress: Callable[[str, int], None],
+        progress: Progress,
     ) -> None:
         self.encoder, self.history, self.stage, self.rows, self.progress = encoder, history, stage, rows, progress
         self.found = {part: self._writable(part, (n, len(history.names))) for part, n in rows.items()}

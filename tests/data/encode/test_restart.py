@@ -76,7 +76,7 @@ def kill_after(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, calls: in
 
 SETTINGS = {
     "random": {"split": Split(seed=3)},
-    "with rates": {"split": Split(seed=3), "with_rates": True},
+    "kept rows": {"split": Split(seed=3), "keep_rows": True},
     "in order": {"split": Split(by="row")},
     "by value": {"split": Split(by="user")},
     "fewer negatives": {"split": Split(by="row"), "keep_negatives": 0.5},
@@ -164,7 +164,6 @@ def test_rows_that_come_from_no_file_start_anew(tmp_path: Path) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         kill_after(patch, encode, "read_journal", 0)
-        patch.setattr(room, "encode_parts", encode.encode_parts)
         with pytest.raises(Killed):
             prepare({"train": rows}, tmp_path / "out", "click")
     assert list(tmp_path.iterdir()) == []
