@@ -23,3 +23,6 @@ class Watch(Progress):
 
     def moved(self, running: Sequence[str], done: int, total: int, left: float | None) -> None:
         """Which runs are under way, how many are done, and the seconds left, as far as that is known."""
+
+    def making(self, step: str, rows: int) -> None:
+        """How far a folder is that runs will read: the step, and how many rows it has done."""

@@ -15,7 +15,7 @@ from fieldwise.config.errors import ConfigError, TrainingError
 from fieldwise.config.files import held_folder, whole_file
 from fieldwise.config.progress import Watch
 from fieldwise.data.dataset import Dataset
-from fieldwise.data.encode.inner import made
+from fieldwise.data.encode.on_demand import made
 from fieldwise.evaluation import significance
 from fieldwise.experiments.entrants import Entrant, again, keep_again, keep_best, model_of
 from fieldwise.experiments.jobs import Job, run_all
@@ -84,7 +84,9 @@ def compare(
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out takes a folder, found a file; choose another name ({out})")
     with held_folder(out, f"comparing models in {out}"):
-        folders = list(dict.fromkeys(made(folder) for folder in (data, *(entrant.data for entrant in entrants))))
+        watch = watch or Watch()
+        read = dict.fromkeys([data, *(entrant.data for entrant in entrants)])
+        folders = [made(folder, watch.making) for folder in read]
         return _compare(entrants, folders, out, seeds, recipes, device, workers, watch, members, refit)
 
 
@@ -96,7 +98,7 @@ def _compare(
     recipes: Path | None,
     device: str,
     workers: int,
-    watch: Watch | None,
+    watch: Watch,
     members: Sequence[str],
     refit: bool,
 ) -> dict[str, Any]:
@@ -109,7 +111,7 @@ def _compare(
     if len(whole) > 1:
         kept[blending.NAME] = [_blended(whole, folders, out, seed) for seed in range(seeds)]
     result = write_comparison(kept, data, out, recipes) | {"best": keep_best(kept, folders, out)} if kept else {}
-    more = again(result["best"], jobs, data, out) if kept and refit else []
+    more = again(result["best"], jobs, data, out, watch.making) if kept and refit else []
     if more:
         failed = run_all(more, workers, watch)
         failures |= failed

@@ -14,9 +14,10 @@ from typing import Any
 from fieldwise.config.errors import ConfigError, unknown
 from fieldwise.config.files import whole_folder
 from fieldwise.data.dataset import Dataset
-from fieldwise.data.encode.inner import made, offered
+from fieldwise.data.encode.on_demand import made, offered
 from fieldwise.data.encode.rates import FOLDER, FOLDS, ORDER
 from fieldwise.data.encode.refit import FOLDER as REFIT
+from fieldwise.data.encode.staged import Progress, quiet
 from fieldwise.experiments.jobs import Job
 from fieldwise.models import registry
 from fieldwise.train import blend
@@ -103,7 +104,7 @@ def keep_best(kept: Mapping[str, Sequence[Job]], folders: Sequence[Path], out: P
     return {"model": name, "valid_log_loss": losses[name], "bundle": str(best), "runs": made_of}
 
 
-def again(best: Mapping[str, Any], jobs: Sequence[Job], data: Path, out: Path) -> list[Job]:
+def again(best: Mapping[str, Any], jobs: Sequence[Job], data: Path, out: Path, progress: Progress = quiet) -> list[Job]:
     """The runs of the best once more, on the folder with the test rows among the training rows, which is made where it
     is not there; none where it cannot be."""
     if not offered(data / REFIT):
@@ -112,7 +113,7 @@ def again(best: Mapping[str, Any], jobs: Sequence[Job], data: Path, out: Path) -
         replace(
             job,
             name=f"{job.name}, with the test rows",
-            data=made(data / REFIT / job.data.relative_to(data)),
+            data=made(data / REFIT / job.data.relative_to(data), progress),
             out=out / REFIT / job.out.relative_to(out),
         )
         for job in jobs

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fieldwise.data.encode.inner import made
+from fieldwise.data.encode.on_demand import made
 from fieldwise.data.encode.prepare import prepare
 
 ROWS = 1200

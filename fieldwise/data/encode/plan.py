@@ -34,7 +34,7 @@ class Plan:
     ids stay, and its history goes on; the training rows only add ids behind the old ones. `recipe` is the name of how
     the raw files were read, for those that will read more of them. `threads` (0: all cores) change nothing but the
     time. With the `inputs` that the rows come from, a killed `prepare` goes on where it was. `keep_rows` leaves the raw
-    rows in the folder too, for what inner.py makes of them when it is asked for.
+    rows in the folder too, for what on_demand.py makes of them.
     """
 
     sources: Mapping[str, Rows]

@@ -12,7 +12,7 @@ import pytest
 
 from fieldwise.data.dataset import PARTS, Dataset
 from fieldwise.data.encode import rates
-from fieldwise.data.encode.inner import made
+from fieldwise.data.encode.on_demand import made
 from fieldwise.data.encode.prepare import Split
 from fieldwise.data.kinds.category import WordCode
 from fieldwise.data.kinds.kind import Code
