@@ -35,7 +35,7 @@ MODULES = {
     "layer-norm": "layer_norm",
     "kernels": "kernels",
     "seeds": "seeds",
-    "history": "history",
+    "history": "history_fields",
 }
 
 

@@ -39,7 +39,7 @@ class CellCodes:
 
     def _quick(self, loop: CellLoop, cells: Cells, fields: list[int], ids: NDArray[np.int32]) -> None:
         """Fields by a compiled loop, and what it leaves of them."""
-        from fieldwise.data.read.cell_loops import LEFT
+        from fieldwise.data.read.cell_id_loops import LEFT
 
         names = [self.codes[number].field.name for number in fields]
         columns, places = [cells.places[name] for name in names], [self.places[n].start for n in fields]
