@@ -91,14 +91,14 @@ def _open_part(folder: Path) -> Part:
 
 
 @dataclass(frozen=True)
-class Counted:
+class Tally:
     """The rows of each part, and the positives among them."""
 
     rows: dict[str, int]
     positives: dict[str, int]
 
     @classmethod
-    def of(cls, folder: Path) -> Counted:
+    def of(cls, folder: Path) -> Tally:
         """What `write_facts` has left of a prepared folder."""
         facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
         return cls(facts["rows"], facts["positives"])
@@ -110,7 +110,7 @@ def is_prepared(folder: Path) -> bool:
 
 
 def write_facts(
-    folder: Path, names: list[str], layout: Layout, counted: Counted, negatives_kept: float, digest: str
+    folder: Path, names: list[str], layout: Layout, tally: Tally, negatives_kept: float, digest: str
 ) -> None:
     """data.json: the shape of the rows, and a digest of what they hold."""
     facts: dict[str, Any] = {
@@ -121,8 +121,8 @@ def write_facts(
         "ordered": layout.ordered,
         "first_sizes": layout.first_sizes,
         "negatives_kept": negatives_kept,
-        "rows": counted.rows,
-        "positives": counted.positives,
+        "rows": tally.rows,
+        "positives": tally.positives,
         "digest": digest,
     }
     (folder / FACTS).write_text(json.dumps(facts, indent=1), encoding="utf-8")

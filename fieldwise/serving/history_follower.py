@@ -64,7 +64,7 @@ class Follower:
 def clock_of(engine: Engine) -> tuple[str, float] | None:
     """The time column of an engine's histories, and the moment that they had come to when they were saved."""
     histories = [coder.past.history for coder in engine.coders if coder.past]
-    clocks = {history.clock for history in histories}
+    clocks = {history.settings.clock for history in histories}
     if len(clocks) != 1 or "" in clocks:
         return None
     return clocks.pop(), max(history.end for history in histories)

@@ -50,7 +50,7 @@ class Past:
 
     def times(self, column: Column, rows: int) -> Floats:
         """The moments of rows; one without a time comes just after all that was counted."""
-        clock = self.history.clock
+        clock = self.settings.clock
         given = np.array([moment(value, clock) for value in column(clock)], dtype=np.float64) if clock else None
         return self.history.times(given, rows)
 

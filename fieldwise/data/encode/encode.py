@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -14,12 +13,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fieldwise.data.dataset import ArrayFile, Counted, array_file, write_facts
+from fieldwise.data.dataset import ArrayFile, Tally, array_file, write_facts
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.leaves import MOST_ROWS, Leaves
 from fieldwise.data.encode.stage import read_journal
 from fieldwise.data.encode.staged import LABEL, WEIGHT, Progress, read_staged, staged_files, staged_rows
 from fieldwise.data.encode.timeline import past_file
+from fieldwise.data.kinds.kind import id_columns
 from fieldwise.data.read.parallel import in_order, using
 
 JOURNAL = "encoded.jsonl"
@@ -35,11 +35,9 @@ class Before:
 
     def places(self, encoder: Encoder) -> dict[str, slice]:
         """The id columns of the fields that an encoder has the same code for."""
-        codes = self.encoder.codes
-        ends = itertools.accumulate(code.width for code in codes)
-        own = {code.field.name: code for code in encoder.codes}
-        found = {code.field.name: (code, slice(end - code.width, end)) for code, end in zip(codes, ends, strict=True)}
-        return {name: place for name, (code, place) in found.items() if own.get(name) is code}
+        codes, own = self.encoder.codes, {code.field.name: code for code in encoder.codes}
+        places = zip(codes, id_columns(codes), strict=True)
+        return {code.field.name: place for code, place in places if own.get(code.field.name) is code}
 
 
 class Coder:
@@ -99,7 +97,7 @@ def write_parts(
     encoder: Encoder,
     stage: Path,
     folder: Path,
-    counted: Counted,
+    tally: Tally,
     progress: Progress,
     before: Before | None = None,
     negatives_kept: float = 1.0,
@@ -107,8 +105,8 @@ def write_parts(
     """Writes a prepared folder of staged rows: the schema, the encoder, the arrays of all parts and the facts."""
     (folder / "schema.toml").write_text(encoder.schema.to_toml(), encoding="utf-8")
     encoder.save(folder / "encoder")
-    digest = _encode(Coder(encoder, stage, before), folder, counted.rows, progress)
-    write_facts(folder, encoder.names, encoder.layout, counted, negatives_kept, digest)
+    digest = _encode(Coder(encoder, stage, before), folder, tally.rows, progress)
+    write_facts(folder, encoder.names, encoder.layout, tally, negatives_kept, digest)
 
 
 def _encode(coder: Coder, folder: Path, rows: Mapping[str, int], progress: Progress) -> str:

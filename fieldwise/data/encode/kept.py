@@ -12,10 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pyarrow import parquet
-
 from fieldwise.data.dataset import PARTS
-from fieldwise.data.encode.staged import LABEL, WEIGHT, read_staged, staged_files, write_staged
+from fieldwise.data.encode.staged import LABEL, WEIGHT, read_staged, staged_files, staged_schema, write_staged
 
 FOLDER, FACTS = "rows", "kept.json"
 
@@ -41,10 +39,14 @@ class Kept:
 def keep_rows(stage: Path, data: Path, fields: Collection[str], kept: Kept) -> None:
     """Moves staged rows into a prepared folder, without the columns that became no field."""
     shutil.rmtree(data / FOLDER, ignore_errors=True)
+    wanted = {*fields, LABEL, WEIGHT}
     for part in PARTS:
         (data / FOLDER / part).mkdir(parents=True)
-        for file in staged_files(stage / part):
-            _move(file, data / FOLDER / part / file.name, {*fields, LABEL, WEIGHT})
+        files = staged_files(stage / part)
+        names = staged_schema(stage / part).names if files else []
+        own = [name for name in names if name in wanted]
+        for file in files:
+            _move(file, data / FOLDER / part / file.name, own if len(own) < len(names) else None)
     kept.save(data)
 
 
@@ -57,12 +59,12 @@ def link_rows(data: Path, stage: Path, parts: Mapping[str, Sequence[str]]) -> No
                 _link(file, stage / part / f"{file.stem}-{place}.parquet")
 
 
-def _move(file: Path, target: Path, wanted: Collection[str]) -> None:
-    names = parquet.read_schema(file).names
-    if all(name in wanted for name in names):
+def _move(file: Path, target: Path, columns: Sequence[str] | None) -> None:
+    """Moves a file, or writes it anew with some of its columns."""
+    if columns is None:
         os.replace(file, target)
     else:
-        write_staged(target, read_staged(file, [name for name in names if name in wanted]))
+        write_staged(target, read_staged(file, columns))
 
 
 def _link(file: Path, target: Path) -> None:

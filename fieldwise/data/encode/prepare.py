@@ -10,7 +10,7 @@ import copy
 import shutil
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from fieldwise.config.files import resumed_folder, whole_folder
-from fieldwise.data.dataset import FACTS, Counted, one_label
+from fieldwise.data.dataset import FACTS, Tally, one_label
 from fieldwise.data.encode import rates, refit
 from fieldwise.data.encode.encode import Coder, fit_leaves, write_parts
 from fieldwise.data.encode.encoder import Encoder
@@ -57,34 +57,42 @@ def prepare(
     return carry_out(Plan(sources, label, schema, split or Split(), **more), out, force, progress)
 
 
+@dataclass(frozen=True)
+class _Work:
+    """What the steps share: what was asked for, where rows are staged, who is told, and what is noted by the way."""
+
+    plan: Plan
+    stage: Path
+    progress: Progress
+    notes: list[str] = field(default_factory=list)
+
+
 def carry_out(plan: Plan, out: Path, force: bool = False, progress: Progress = quiet) -> dict[str, Any]:
     """Writes the prepared folder `out` as planned, whole or not at all, and returns its facts."""
-    notes: list[str] = []
     with _folder(out, stamp_of(plan), force) as folder, using(plan.threads or cores()):
-        stage = folder / "stage"
-        counted = _stage(plan, stage, notes, progress)
-        schema = _schema(plan, stage, notes)
-        encoder = fit_encoder(schema, stage / "train", progress, plan.known, threads())
-        proposals = _add_history(encoder, plan, stage, counted, notes, progress)
-        _add_leaves(encoder, plan, stage, counted)
+        work = _Work(plan, folder / "stage", progress)
+        tally = _stage(work)
+        encoder = fit_encoder(_schema(work), work.stage / "train", progress, plan.known, threads())
+        proposals = _add_history(work, encoder, tally)
+        _add_leaves(work, encoder, tally)
         check_names(encoder.names)
-        write_parts(encoder, stage, folder, counted, progress, negatives_kept=plan.keep_negatives)
-        leak = _leak(encoder, plan, stage, counted, notes)
+        write_parts(encoder, work.stage, folder, tally, progress, negatives_kept=plan.keep_negatives)
+        leak = _leak(work, encoder, tally)
         # The journal first: what is killed here must not be taken for staged.
-        (stage / JOURNAL).unlink()
-        makes = _keep(encoder, plan, stage, folder, counted, leak, notes)
-        shutil.rmtree(stage)
+        (work.stage / JOURNAL).unlink()
+        makes = _keep(work, encoder, tally, leak, folder)
+        shutil.rmtree(work.stage)
     return {
         "data": str(out),
-        "rows": counted.rows,
-        "positive_rate": {part: counted.positives[part] / rows for part, rows in counted.rows.items()},
+        "rows": tally.rows,
+        "positive_rate": {part: tally.positives[part] / rows for part, rows in tally.rows.items()},
         "negatives_kept": plan.keep_negatives,
         "fields": _fields(encoder),
         "new_ids": _new_ids(encoder, plan.known) if plan.known else {},
         "proposals": [asdict(proposal) for proposal in proposals],
         "leak": asdict(leak) if leak else None,
         "rows_kept_for": makes,
-        "notes": notes,
+        "notes": work.notes,
     }
 
 
@@ -92,90 +100,86 @@ def _folder(out: Path, stamp: str, force: bool) -> AbstractContextManager[Path]:
     return resumed_folder(out, FACTS, stamp, force) if stamp else whole_folder(out, FACTS, force)
 
 
-def _stage(plan: Plan, stage: Path, notes: list[str], progress: Progress) -> Counted:
+def _stage(work: _Work) -> Tally:
     """Stages the rows of all parts, and counts them."""
-    stage.mkdir(exist_ok=True)
-    schema, history = plan.given, plan.past
-    taken = Taken(plan.label, plan.weight, [*schema.columns, *history.group] if schema else None, plan.drop, history)
+    plan, schema = work.plan, work.plan.given
+    work.stage.mkdir(exist_ok=True)
+    columns = [*schema.columns, *plan.past.group] if schema else None
+    taken = Taken(plan.label, plan.weight, columns, plan.drop, plan.past)
     names = {source: f"the {source} rows" for source in plan.sources} | dict(plan.names)
-    staged = Stager(stage, taken, plan.parting, plan.keep_negatives, names).stage(plan.sources, notes, progress)
+    stager = Stager(work.stage, taken, plan.parting, plan.keep_negatives, names)
+    staged = stager.stage(plan.sources, work.notes, work.progress)
     if staged.kept:
-        notes.append(f"went on after an interrupted run: {staged.kept:,} rows were staged already")
-    counted = Counted(staged.rows, staged.positives)
-    notes += _held_out_notes(counted, None if plan.parting is plan.split else plan.parting)
-    return counted
+        work.notes.append(f"went on after an interrupted run: {staged.kept:,} rows were staged already")
+    work.notes.extend(_held_out_notes(staged.tally, None if plan.parting is plan.split else plan.parting))
+    return staged.tally
 
 
-def _schema(plan: Plan, stage: Path, notes: list[str]) -> Schema:
+def _schema(work: _Work) -> Schema:
     """The schema that was given, or the one that training rows look like, with what the plan says of it."""
-    schema = plan.given
+    plan, schema = work.plan, work.plan.given
     if schema is None:
-        schema, left_out = _infer(stage, plan.label, plan.weight, {plan.parting.by, plan.past.time, *plan.drop})
-        notes += left_out
-    return replace(
-        schema,
-        label=plan.label,
-        weight=plan.weight,
-        gbdt_leaves=plan.gbdt_leaves or schema.gbdt_leaves,
-        recipe=plan.recipe or schema.recipe,
-        history=plan.past,
-    )
+        schema, left_out = _infer(work.stage, plan.label, plan.weight, {plan.split.by, plan.past.time, *plan.drop})
+        work.notes.extend(left_out)
+    leaves, recipe = plan.gbdt_leaves or schema.gbdt_leaves, plan.recipe or schema.recipe
+    schema = replace(schema, label=plan.label, weight=plan.weight, history=plan.past)
+    return replace(schema, gbdt_leaves=leaves, recipe=recipe)
 
 
-def _add_history(
-    encoder: Encoder, plan: Plan, stage: Path, counted: Counted, notes: list[str], progress: Progress
-) -> list[Proposal]:
+def _add_history(work: _Work, encoder: Encoder, tally: Tally) -> list[Proposal]:
     """Lets the rows pass by the encoder's history, if it has one; returns the keys that `auto` stands for."""
-    history = plan.past
-    proposals = propose(encoder, stage / "train", history, progress) if history.proposals else []
+    history, known = work.plan.past, work.plan.known
+    proposals = propose(encoder, work.stage / "train", history, work.progress) if history.proposals else []
     if history.proposals and not proposals:
-        notes.append("history auto: no key adds to what the fields say by more than chance, so none is proposed")
+        work.notes.append("history auto: no key adds to what the fields say by more than chance, so none is proposed")
     history = replace(history, keys=(*history.named, *(proposal.key for proposal in proposals)))
     encoder.schema = replace(encoder.schema, history=history)
     if history.keys:
-        encoder.history = copy.deepcopy(plan.known.history) if plan.known else History(history)
-        tell(encoder, stage, counted.rows, progress)
-    for found in (counted.rows, counted.positives):
+        encoder.history = copy.deepcopy(known.history) if known else History(history)
+        tell(encoder, work.stage, tally.rows, work.progress)
+    # Only a history counts the negatives that training does not keep.
+    for found in (tally.rows, tally.positives):
         found.pop(DROPPED, 0)
     return proposals
 
 
-def _add_leaves(encoder: Encoder, plan: Plan, stage: Path, counted: Counted) -> None:
+def _add_leaves(work: _Work, encoder: Encoder, tally: Tally) -> None:
+    """Fits trees on the encoded training rows, if their leaves shall be fields."""
     if encoder.schema.gbdt_leaves:
-        encoder.leaves = plan.known.leaves if plan.known else fit_leaves(Coder(encoder, stage), counted.rows["train"])
+        known = work.plan.known
+        encoder.leaves = known.leaves if known else fit_leaves(Coder(encoder, work.stage), tally.rows["train"])
 
 
-def _leak(encoder: Encoder, plan: Plan, stage: Path, counted: Counted, notes: list[str]) -> Leak | None:
+def _leak(work: _Work, encoder: Encoder, tally: Tally) -> Leak | None:
     """The plainest leak between the training rows and those to judge by, noted."""
-    held_out = next((part for part in ("valid", "test") if part in counted.rows), "")
-    leak = find_leak(stage, counted.rows, held_out, encoder.schema.names) if held_out else None
+    held_out = next((part for part in ("valid", "test") if part in tally.rows), "")
+    leak = find_leak(work.stage, tally.rows, held_out, encoder.schema.names) if held_out else None
     if leak:
         history = encoder.schema.history
-        notes.append(leak.warning(held_out, held_out in plan.sources, bool(history.keys) and not history.time))
+        in_folds = bool(history.keys) and not history.time
+        work.notes.append(leak.warning(held_out, held_out in work.plan.sources, in_folds))
     return leak
 
 
-def _keep(
-    encoder: Encoder, plan: Plan, stage: Path, folder: Path, counted: Counted, leak: Leak | None, notes: list[str]
-) -> tuple[str, ...]:
+def _keep(work: _Work, encoder: Encoder, tally: Tally, leak: Leak | None, folder: Path) -> tuple[str, ...]:
     """Keeps the staged rows where further folders are made of them; returns the names of those."""
-    schema, rows = encoder.schema, counted.rows["train"]
+    plan, schema, rows = work.plan, encoder.schema, tally.rows["train"]
     other = plan.known or schema.history.keys or schema.gbdt_leaves or plan.keep_negatives < 1
     if not plan.keep_rows or other or rows > rates.MOST_ROWS:
         return ()
     if too_wide := rates.too_wide(rows, len(schema.fields)):
-        notes.append(too_wide)
+        work.notes.append(too_wide)
         return ()
-    joins = plan.divides and "test" not in plan.sources and refit.joins(stage, counted)
+    joins = plan.divides and "test" not in plan.sources and refit.joins(work.stage, tally)
     makes = (*(rates.FOLDS if rates.usual_history(schema).keys else ()), *([refit.FOLDER] if joins else ()))
     if makes:
-        keep_rows(stage, folder, schema.names, Kept(makes, leak.alike_in if leak else ()))
+        keep_rows(work.stage, folder, schema.names, Kept(makes, leak.alike_in if leak else ()))
     return makes
 
 
-def _held_out_notes(counted: Counted, split: Split | None) -> list[str]:
+def _held_out_notes(tally: Tally, split: Split | None) -> list[str]:
     """What is to be said of the parts to judge by; `split` took the validation rows where test rows came alone."""
-    notes, rows, positives = [], counted.rows, counted.positives
+    notes, rows, positives = [], tally.rows, tally.positives
     if split and "valid" in rows:
         taken = f"{split.shares[1]:.0%} of the training rows{f' in the order of {split.by}' if split.by else ''}"
         notes.append(f"the validation part is {taken}: a test file came without one (--valid names a file of its own)")

@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldwise.data.encode.encoder import Encoder
-from fieldwise.data.encode.staged import LABEL, ROW, Progress, staged_chunks
-from fieldwise.data.encode.timeline import row_moments
+from fieldwise.data.encode.staged import LABEL, Progress, staged_chunks
+from fieldwise.data.encode.timeline import row_moments, staged_columns
 from fieldwise.data.history.counts import Counts, Floats
-from fieldwise.data.history.history import ROW_ORDER, History, fold_counts, folds_of, hashes_of, lifts, other_folds
+from fieldwise.data.history.history import History, fold_counts, folds_of, hashes_of, lifts, other_folds
 from fieldwise.data.kinds.kind import BY_CELL
 from fieldwise.data.schema import AUTO, HistorySettings
 
@@ -156,9 +156,8 @@ class Sample:
     ) -> Sample:
         """The first staged rows, in the order of time where there is one."""
         time, names = settings.time, list(dict.fromkeys([*fields, *settings.columns]))
-        moment = [ROW if time == ROW_ORDER else time] if time else settings.group
         hashes, labels, when, first = [], [], [], 0
-        for chunk in staged_chunks(staged, list(dict.fromkeys([*names, *moment, LABEL]))):
+        for chunk in staged_chunks(staged, staged_columns(settings, names)):
             chunk = chunk.slice(0, rows - first)
             hashes.append(hashes_of(chunk, names, encoder.buckets(chunk, names)))
             labels.append(chunk[LABEL].to_numpy().astype(np.float64))

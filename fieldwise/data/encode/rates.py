@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fieldwise.config.files import whole_folder
-from fieldwise.data.dataset import FACTS, Counted, is_prepared
+from fieldwise.data.dataset import FACTS, Tally, is_prepared
 from fieldwise.data.encode.encode import Before, write_parts
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.fit import fit_encoder
@@ -68,15 +68,15 @@ def make_rates(name: str, data: Path, progress: Progress) -> None:
     schema = replace(Schema.load(base / "schema.toml"), history=HistorySettings())
     encoder = Encoder.load(base / "encoder", schema)
     history = usual_history(schema, Kept.of(data).alike_in, FOLDS[name])
-    counted = Counted.of(data)
+    tally = Tally.of(data)
     with whole_folder(data / name, FACTS) as work:
         stage = work / "stage"
-        link_rows(data, stage, {part: [part] for part in counted.rows})
+        link_rows(data, stage, {part: [part] for part in tally.rows})
         codes = _with_finer_numbers(encoder, stage / "train", progress)
         fields = tuple(code.field for code in codes)
         inner = Encoder(replace(schema, fields=fields, history=history), codes, History(history))
-        tell(inner, stage, counted.rows, progress)
-        write_parts(inner, stage, work, counted, progress, Before(encoder, base))
+        tell(inner, stage, tally.rows, progress)
+        write_parts(inner, stage, work, tally, progress, Before(encoder, base))
         shutil.rmtree(stage)
 
 

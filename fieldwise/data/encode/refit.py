@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fieldwise.config.files import whole_folder
-from fieldwise.data.dataset import FACTS, Counted
+from fieldwise.data.dataset import FACTS, Tally
 from fieldwise.data.encode import kept
 from fieldwise.data.encode.encode import JOURNAL, write_parts
 from fieldwise.data.encode.fit import fit_encoder
@@ -24,7 +24,7 @@ FOLDER = "refit"
 PARTS = {"train": ("train", "test"), "valid": ("valid",)}
 
 
-def joins(stage: Path, rows: Counted) -> bool:
+def joins(stage: Path, rows: Tally) -> bool:
     """Whether staged rows have parts to join."""
     whole = all(part in rows.rows for part in ("train", "valid", "test"))
     return whole and staged_schema(stage / "train") == staged_schema(stage / "test")
@@ -32,13 +32,13 @@ def joins(stage: Path, rows: Counted) -> bool:
 
 def make_refit(data: Path, progress: Progress) -> None:
     """Makes the folder from kept rows; it keeps them too, for rates of its own."""
-    before, schema = Counted.of(data), Schema.load(data / "schema.toml")
+    before, schema = Tally.of(data), Schema.load(data / "schema.toml")
     facts = (before.rows, before.positives)
-    counted = Counted(*({part: sum(one[s] for s in sources) for part, sources in PARTS.items()} for one in facts))
+    tally = Tally(*({part: sum(one[s] for s in sources) for part, sources in PARTS.items()} for one in facts))
     with whole_folder(data / FOLDER, FACTS) as work:
         rows = work / kept.FOLDER
         link_rows(data, rows, PARTS)
-        write_parts(fit_encoder(schema, rows / "train", progress, None, threads()), rows, work, counted, progress)
+        write_parts(fit_encoder(schema, rows / "train", progress, None, threads()), rows, work, tally, progress)
         (rows / JOURNAL).unlink()
         known = Kept.of(data)
         replace(known, makes=tuple(name for name in known.makes if name != FOLDER)).save(work)

@@ -23,7 +23,7 @@ from fieldwise.data.read.texts import texts_of
 from fieldwise.data.recipes import find
 from fieldwise.data.recipes.raw_columns import Reader
 from fieldwise.data.recipes.recipe import Recipe
-from fieldwise.data.schema import HistorySettings, Schema
+from fieldwise.data.schema import ROW_ORDER, HistorySettings, Schema
 
 SHARES = (0.8, 0.1, 0.1)
 
@@ -81,14 +81,12 @@ class Files:
     @property
     def inputs(self) -> Inputs | None:
         """What a prepare that was killed is known by; none where rows are skipped, for the count would start anew."""
-        files = [path for paths in self.parts.values() for path in paths]
         reading = (self.recipe, self.reader.balance, self.reader.seed) if self.reader else ()
-        return None if self.bad.skip else Inputs(files, repr(reading))
+        return None if self.bad.skip else Inputs(_every(self.parts), repr(reading))
 
     def locate(self, column: str, text: str | None) -> str:
         """The file and the line, or row, of the first cell of a column that holds a text; the files are read again."""
-        every = [path for paths in self.parts.values() for path in paths]
-        for path in every:
+        for path in _every(self.parts):
             read = self.reader.rows if self.reader else formats.read
             passed = 0
             for chunk in read([path], [column]):
@@ -97,7 +95,7 @@ class Files:
                     row = passed + int(np.argmax(places == texts.index(text))) + 1
                     return f"{path}, {self._place(path, row)}"
                 passed += len(chunk)
-        return ", ".join(map(str, every))
+        return ", ".join(map(str, _every(self.parts)))
 
     def _place(self, path: Path, row: int) -> str:
         """A row's line, where every line is a row."""
@@ -114,6 +112,11 @@ class Files:
         )
         left_out = [f"{index}; a schema that names it keeps it"] if self.left_out else []
         return [*self.bad.notes(), *left_out, *complete]
+
+
+def _every(parts: Mapping[str, list[Path]]) -> list[Path]:
+    """The files of all parts."""
+    return [path for paths in parts.values() for path in paths]
 
 
 def plan_of(asked: Asked) -> tuple[Plan, Files]:
@@ -167,7 +170,7 @@ def _reader(
     asked: Asked, recipe: Recipe, schema: Schema | None, label: str, parts: Mapping[str, list[Path]], bad: BadRows
 ) -> Reader:
     """How a recipe reads its files, each of which must have the label."""
-    every = [path for paths in parts.values() for path in paths]
+    every = _every(parts)
     inferred = formats.number_fields(every, recipe.kind, bad) if recipe.kind else None
     balance = recipe.balance and asked.keep_negatives is None
     reader = Reader(recipe, bad, balance, asked.seed, label, schema.numbers if schema else inferred)
@@ -179,7 +182,7 @@ def _reader(
 
 
 def _plain_sources(parts: Mapping[str, list[Path]], schema: Schema | None, label: str, bad: BadRows) -> dict[str, Rows]:
-    every = [path for paths in parts.values() for path in paths]
+    every = _every(parts)
     for path in every:
         formats.column_names(path, bad=bad)
     numbers = schema.numbers if schema else formats.number_fields(every, bad=bad)
@@ -266,7 +269,5 @@ def _by_number(path: Path) -> list[tuple[int, str]]:
 def _columns(asked: Asked, schema: Schema, split: Split, label: str, weight: str) -> list[str]:
     """The columns to read: those of the fields, and what the label, the split and the history need."""
     history = asked.history or schema.history
-    time = history.time if history.time != "row" else ""
-    by = split.by if split.by != "row" else ""
-    more = [*history.columns, *history.group, time, by, *split.group]
-    return [name for name in dict.fromkeys([label, weight, *schema.columns, *more]) if name]
+    by = split.by if split.by != ROW_ORDER else ""
+    return [n for n in dict.fromkeys([label, weight, *schema.columns, *history.told_of, by, *split.group]) if n]
