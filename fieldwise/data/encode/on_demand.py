@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 from functools import partial
 from pathlib import Path
 
+from fieldwise.config.errors import FieldwiseError
 from fieldwise.config.files import turn
 from fieldwise.data.dataset import is_prepared
 from fieldwise.data.encode import kept, rates, refit
@@ -31,5 +33,15 @@ def made(folder: Path, progress: Progress = quiet) -> Path:
     if offered(folder):
         with turn(data / kept.FOLDER), using(cores()):
             if not is_prepared(folder):
-                MAKERS[folder.name](data, progress)
+                _make(folder, progress)
     return folder
+
+
+def _make(folder: Path, progress: Progress) -> None:
+    try:
+        MAKERS[folder.name](folder.parent, progress)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        way_out = "copy the prepared folder to where you may write, or choose models that read its ids alone"
+        raise FieldwiseError(f"cannot make the folder {folder}: {error.strerror}; {way_out}") from None

@@ -119,7 +119,7 @@ class History:
     def seen(self, table: pa.Table, buckets: dict[str, NDArray[np.int32]]) -> NDArray[np.int32]:
         """The history (n, H) of rows that come after all that was counted; nothing is changed."""
         clock = self.settings.clock
-        given = moments(table[clock], clock) if clock in table.column_names else None
+        given = moments(table[clock], clock) if clock and clock in table.column_names else None
         return self.told(self.counted(self.keys(table, buckets), self.times(given, len(table))))
 
     def counted(self, keys: Keys, times: Floats) -> Floats:

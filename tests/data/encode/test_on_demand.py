@@ -137,6 +137,16 @@ def test_a_disk_without_second_names_gets_copies(data: Path, monkeypatch: pytest
     assert content(made(data / "rates")) == linked
 
 
+def test_a_folder_that_one_may_not_write_to_is_one_line(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied", "data")
+
+    monkeypatch.setattr(rates, "link_rows", refused)
+    with pytest.raises(FieldwiseError, match=r"cannot make the folder .*rates: Permission denied; copy the prepared"):
+        made(data / "rates")
+    assert not (data / "rates").exists()
+
+
 def test_a_plan_checks_its_values() -> None:
     source = {"train": lambda: iter([click_log()])}
     for wrong in ({"keep_negatives": 0.0}, {"threads": -1}):
