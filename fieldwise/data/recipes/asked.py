@@ -142,9 +142,9 @@ def plan_of(asked: Asked) -> tuple[Plan, Files]:
         sources: dict[str, Rows] = {part: partial(reader.rows, paths, columns) for part, paths in parts.items()}
         drop = () if schema else tuple(asked.drop)
     else:
+        sources = _plain_sources(parts, schema, label, bad)
         index = "" if schema else formats.index_column(parts["train"][0], bad)
         files = Files(parts, bad, left_out=index if index not in asked.drop else "")
-        sources = _plain_sources(parts, schema, label, bad)
         drop = (*asked.drop, files.left_out) if files.left_out else tuple(asked.drop)
     plan = Plan(
         sources=sources,
