@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldwise.data.recipes.plan import SHARES
+from fieldwise.data.recipes.asked import SHARES
 from fieldwise.evaluation import metrics
 
 PEERS = ("catboost", "lightgbm", "xgboost")

@@ -6,9 +6,10 @@
 Each command is a process of its own; rows/s, peak memory and processor seconds are those of the whole process. The bare
 query reads the file, gives each text with 20 or more occurrences an id by its frequency, maps all rows to ids in their
 order and writes parquet, with two threads. `prepare` also fits buckets, splits, and looks for leaks. Rows beyond two
-million repeat the first two. With --history ten keys' past is added, in folds and in time. With --columns plain
-`prepare` takes files of few rows and so many columns, numbers, categories, whole numbers and sets in turn, and each
-number of columns stands beside the first: what grows in line with the columns has the same seconds for each of them.
+million repeat the first two. With --history ten keys' past is added, in folds and in time. With --columns
+`prepare` takes files of few rows and so many columns, numbers, categories, whole numbers and sets in turn, without and
+with rows that it keeps; then all folders are made of these. Each number of columns stands beside the first: what grows
+in line with the columns has the same seconds for each of them.
 """
 
 from __future__ import annotations
@@ -31,6 +32,13 @@ from pyarrow import csv
 from fieldwise.data.world.layouts import Simulation, write_raw
 
 UNIT = 2_000_000
+MAKE = """
+import sys
+from pathlib import Path
+from fieldwise.data.encode.on_demand import made
+for name in ("rates", "order", "refit", "refit/rates", "refit/order"):
+    made(Path(sys.argv[1]) / name)
+"""
 KEYS = "C1,C2,C3,C7,C10,C1*C2,C3*C4,C5*C9,C14*C17,C20*C22"
 BARE = r"""
 import sys, duckdb
@@ -134,18 +142,22 @@ def wide_file(path: Path, rows: int, columns: int) -> None:
 
 
 def compare_widths(folder: Path, rows: int, widths: list[int]) -> None:
-    """Files of as many rows and more and more columns, without and with the folders for trees."""
+    """Files of as many rows and more and more columns, without and with kept rows, and what is made of these."""
     # What is compiled once, and read from disk, is paid before.
     wide_file(folder / "warm.csv", rows, 10)
-    for history in (["--history", "none"], []):
+    prepare = ["-m", "fieldwise", "prepare", "--label", "click", "--json", "--force", "--out"]
+    ways = {"prepare --history none": ["--history", "none"], "prepare": []}
+    for name, more in (*ways.items(), ("the folders made of rows", None)):
         first = 0.0
-        name = f"prepare {' '.join(history)}".strip()
         for columns in widths:
             path = folder / f"wide{columns}.csv"
             wide_file(path, rows, columns)
-            prepare = ["-m", "fieldwise", "prepare", "--label", "click", "--json", "--force", *history]
-            start = measured(*prepare, str(folder / "warm.csv"), "--out", str(folder / "warm"))
-            cost = measured(*prepare, str(path), "--out", str(folder / "wide"))
+            costs = []
+            for source in (folder / "warm.csv", path):
+                out = str(source.with_suffix(""))
+                plain = measured(*prepare, out, str(source), *(more or []))
+                costs.append(plain if more is not None else measured("-c", MAKE, out))
+            start, cost = costs
             each = (cost.processor - start.processor) / columns
             first = first or each
             print(

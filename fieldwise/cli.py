@@ -12,7 +12,7 @@ from fieldwise.config.errors import FieldwiseError, WorkerLost
 from fieldwise.config.interrupts import interrupts
 
 # Each module of fieldwise.commands registers its verbs; this order is the order of --help.
-GROUPS = ("data", "training", "results", "history", "studies", "exporting", "online", "speed")
+GROUPS = ("data", "training", "results", "freshen", "studies", "exporting", "online", "speed")
 STOPPED = "stopped; `prepare`, `compare`, `study` and `tune` go on with the same command, `train` with --resume added"
 
 

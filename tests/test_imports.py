@@ -86,7 +86,7 @@ def test_training_needs_only_what_a_bare_gpu_machine_has():
 
 def test_verbs_that_do_not_train_start_without_torch():
     code = (
-        "import sys, fieldwise.cli, fieldwise.data.encode.prepare, fieldwise.data.recipes.plan\n"
+        "import sys, fieldwise.cli, fieldwise.data.encode.prepare, fieldwise.data.recipes.asked\n"
         "print('torch' in sys.modules)"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

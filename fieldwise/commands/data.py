@@ -111,7 +111,7 @@ def prepare(
         str,
         typer.Option(
             help="Keys whose past becomes fields: columns and crosses such as user,user*item; auto, auto:8. "
-            "Without it the folder `rates` inside holds rates for trees; none leaves that out."
+            "Without it the rows are kept too, for rates that `compare` makes; none leaves them out."
         ),
     ] = "",
     history_set: Annotated[
@@ -132,27 +132,21 @@ def prepare(
 
     Example: `fieldwise prepare log.csv --label click --out data`
     """
-    from fieldwise.data.encode import prepare as room
-    from fieldwise.data.recipes.plan import Asked, plan
+    from fieldwise.data.encode.prepare import carry_out
+    from fieldwise.data.recipes.asked import Asked, plan_of
     from fieldwise.data.schema import Schema, history_settings
 
     if history_set and history in ("", "none"):
         raise ConfigError("--history-set needs --history, the keys whose past becomes fields")
-    if continue_from and (history not in ("", "none") or gbdt_leaves or recipe or drop):
-        raise ConfigError(
-            "--continue-from keeps fields and recipe as they are; leave out --history, --gbdt-leaves, --recipe, --drop"
-        )
     if on_bad_rows not in ("stop", "skip"):
         raise ConfigError(f"--on-bad-rows takes stop or skip, found '{on_bad_rows}'")
-    known = _known_encoder(continue_from, schema) if continue_from else None
-    past = history_settings(history, history_set or ()) if history and history != "none" else None
     asked = Asked(
         files=files,
         valid=valid,
         test=test,
         label=label,
         weight=weight,
-        schema=Schema.load(schema) if schema else known.schema if known else None,
+        schema=Schema.load(schema) if schema else None,
         recipe=recipe,
         shares=_shares(split) if split else None,
         split_by=split_by,
@@ -160,43 +154,25 @@ def prepare(
         seed=seed,
         drop=drop or (),
         keep_negatives=keep_negatives,
-        history=past,
+        history=history_settings(history, history_set or ()) if history and history != "none" else None,
         gbdt_leaves=gbdt_leaves,
-        continues=bool(known),
+        known=_known_encoder(continue_from, schema) if continue_from else None,
         skip_bad_rows=on_bad_rows == "skip",
+        threads=threads,
+        keep_rows=not history,
     )
     with counting("preparing", json) as progress:
-        chosen = plan(asked)
+        plan, read = plan_of(asked)
         try:
-            facts = room.prepare(
-                chosen.sources,
-                folder,
-                chosen.label,
-                chosen.schema,
-                chosen.split,
-                chosen.weight,
-                chosen.drop,
-                force,
-                progress,
-                chosen.names,
-                keep_negatives=chosen.keep_negatives,
-                gbdt_leaves=gbdt_leaves or 0,
-                history=past,
-                known=known,
-                recipe=chosen.recipe,
-                threads=threads,
-                inputs=chosen.inputs,
-                with_rates=not history,
-            )
+            facts = carry_out(plan, folder, force, progress)
         except OddCell as odd:
-            raise odd.at(chosen.locate(odd.column, odd.text)) from None
-    facts["notes"] += chosen.notes()
-    facts["skipped_rows"] = chosen.bad.facts()
+            raise odd.at(read.locate(odd.column, odd.text)) from None
+    facts["notes"] += read.notes()
+    facts["skipped_rows"] = read.bad.facts()
     if json:
         print_json(facts)
     else:
-        settled = bool(history or (chosen.schema and chosen.schema.history.keys))
-        _print_prepared(facts, folder, continue_from, advise_history=not settled)
+        _print_prepared(facts, folder, continue_from, advise_history=not (history or plan.past.keys))
 
 
 def _print_prepared(facts: dict[str, Any], folder: Path, continued: Path | None, advise_history: bool) -> None:
@@ -214,10 +190,8 @@ def _print_prepared(facts: dict[str, Any], folder: Path, continued: Path | None,
             say(f"next: fieldwise train {folder} --continue-from {continued} --out runs/next")
         return
     say(f"fields: {kinds}\nschema: {folder / 'schema.toml'} (edit it and pass it with --schema)")
-    if facts["rates"]:
-        say(f"rates: {folder / 'rates'} and order: the same rows with the rates of {facts['rates']} keys, for trees")
-    if facts["refit"]:
-        say(f"refit: {folder / 'refit'} has the test rows among the training rows, for `compare`'s choice")
+    if facts["rows_kept_for"]:
+        say(f"rows: {folder / 'rows'}, from which `compare` makes {', '.join(facts['rows_kept_for'])}")
     if trains:
         say(f"next: fieldwise train {folder} --model pin --out runs/pin, or several models: fieldwise compare {folder}")
     if advise_history:

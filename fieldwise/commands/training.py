@@ -78,7 +78,7 @@ def train(
     chosen = {"model.name": model, "device": device, "seed": seed, "train.init_from": init_from, "train.tables": tables}
     given = {k: v for k, v in chosen.items() if v not in ("", None)}
     settings = load_config(config, set_ or (), given, settings_of(continue_from) if continue_from else None)
-    job = Job(settings, data, folder, resume, json, stalled_after)
+    job = Job(settings, _made(data, json), folder, resume, json, stalled_after)
     # Sharded tables need the launcher even for one worker.
     if (workers != 1 or settings.train.tables == "sharded") and "WORLD_SIZE" not in os.environ:
         preload: tuple[str, ...] = ("fieldwise.train.loop",)
@@ -118,6 +118,14 @@ def _train(job: Job) -> dict[str, Any]:
         TrainingBar(job.settings.model, job.quiet or not distributed.first()) as bar,
     ):
         return room.train(job.settings, job.data, job.folder, job.resume, bar)
+
+
+def _made(data: Path, quiet: bool) -> Path:
+    """The prepared folder to read; `rates`, `order` or `refit` inside of one is made where it is not there yet."""
+    from fieldwise.data.encode.on_demand import made
+
+    with counting("preparing", quiet) as progress:
+        return made(data, progress)
 
 
 @app.command()
@@ -172,7 +180,7 @@ def tune(
     seconds, held = _seconds(limit), [item.partition("=")[0].strip() for item in set_ or ()]
     chosen = {"model.name": model, "device": device, "seed": seed}
     settings = load_config(config, set_ or (), {k: v for k, v in chosen.items() if v not in ("", None)})
-    folder = folder or Path("tune") / settings.model
+    folder, data = folder or Path("tune") / settings.model, _made(data, json)
     with TuningBar(settings.model, json) as bar:
         found = room.tune(settings, data, folder, trials, seconds, held, bar)
     if json:

@@ -76,6 +76,20 @@ def held_folder(folder: Path, doing: str) -> Iterator[Path]:
 
 
 @contextmanager
+def turn(folder: Path) -> Iterator[None]:
+    """This process's turn at a folder: it waits while another has it. Of one that was killed the system lets go."""
+    import fcntl
+
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system without locks: there is no way to know of others
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
+
+
+@contextmanager
 def whole_folder(path: Path, marker: str, force: bool = False) -> Iterator[Path]:
     """A new folder beside `path` to write into; it is renamed to `path` when the block succeeds.
 

@@ -23,3 +23,6 @@ class Watch(Progress):
 
     def moved(self, running: Sequence[str], done: int, total: int, left: float | None) -> None:
         """Which runs are in progress, how many are done, and the estimated seconds left, if known."""
+
+    def making(self, step: str, rows: int) -> None:
+        """The progress of a folder that runs will read: the step, and the rows it has done."""

@@ -18,6 +18,7 @@ from fieldwise.config.errors import BundleError
 from fieldwise.data.schema import Layout, Schema
 
 PARTS = ("train", "valid", "test")
+FACTS = "data.json"
 FORMAT = 1
 
 
@@ -60,7 +61,7 @@ class Dataset:
     @classmethod
     def open(cls, path: Path) -> Dataset:
         try:
-            text = (path / "data.json").read_text(encoding="utf-8")
+            text = (path / FACTS).read_text(encoding="utf-8")
             facts = json.loads(text)
             layout = Layout(*(tuple(facts[key]) for key in ("sizes", "widths", "ordered", "first_sizes")))
             names, kept = list(facts["names"]), float(facts["negatives_kept"])
@@ -90,14 +91,27 @@ def _open_part(folder: Path) -> Part:
     )
 
 
+@dataclass(frozen=True)
+class Tally:
+    """The rows of each part, and the positives among them."""
+
+    rows: dict[str, int]
+    positives: dict[str, int]
+
+    @classmethod
+    def of(cls, folder: Path) -> Tally:
+        """What `write_facts` has left of a prepared folder."""
+        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        return cls(facts["rows"], facts["positives"])
+
+
+def is_prepared(folder: Path) -> bool:
+    """Whether a prepared folder is there; its facts are written last."""
+    return (folder / FACTS).is_file()
+
+
 def write_facts(
-    folder: Path,
-    names: list[str],
-    layout: Layout,
-    rows: dict[str, int],
-    positives: dict[str, int],
-    negatives_kept: float,
-    digest: str,
+    folder: Path, names: list[str], layout: Layout, tally: Tally, negatives_kept: float, digest: str
 ) -> None:
     """data.json: the shape of the rows, and a digest of what they hold."""
     facts: dict[str, Any] = {
@@ -108,11 +122,11 @@ def write_facts(
         "ordered": layout.ordered,
         "first_sizes": layout.first_sizes,
         "negatives_kept": negatives_kept,
-        "rows": rows,
-        "positives": positives,
+        "rows": tally.rows,
+        "positives": tally.positives,
         "digest": digest,
     }
-    (folder / "data.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
+    (folder / FACTS).write_text(json.dumps(facts, indent=1), encoding="utf-8")
 
 
 class ArrayFile:

@@ -22,6 +22,8 @@ AUTO, AUTO_KEYS = "auto", 10
 # What TOML has for the types of settings; all other ones are lists.
 TOML_TYPES: dict[str, type | tuple[type, ...]] = {"int": int, "str": str, "bool": bool, "float": (int, float)}
 HISTORY_PARTS = ("count", "positives", "rate")
+# The name of a time column that stands for the order of the rows.
+ROW_ORDER = "row"
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,16 @@ class HistorySettings:
     def columns(self) -> list[str]:
         """The columns that the keys are made of."""
         return list(dict.fromkeys(name for key in self.named for name in key.split("*")))
+
+    @property
+    def clock(self) -> str:
+        """The column that tells a row's moment; nothing where the order does, or there is no time."""
+        return "" if self.time == ROW_ORDER else self.time
+
+    @property
+    def told_of(self) -> list[str]:
+        """The columns that a history is told of: those of the keys, of the groups, and of the time."""
+        return [name for name in dict.fromkeys([*self.columns, *self.group, self.clock]) if name]
 
 
 def _is_auto(key: str) -> bool:

@@ -15,6 +15,7 @@ from fieldwise.config.errors import ConfigError, TrainingError
 from fieldwise.config.files import held_folder, whole_file
 from fieldwise.config.progress import Watch
 from fieldwise.data.dataset import Dataset
+from fieldwise.data.encode.on_demand import made
 from fieldwise.evaluation import significance
 from fieldwise.experiments.entrants import Entrant, again, keep_again, keep_best, model_of
 from fieldwise.experiments.jobs import Job, run_all
@@ -71,20 +72,21 @@ def compare(
     that fails is left out of the table; the error that names it comes after the others are trained. The `members` are
     blended, each seed's runs by themselves, and the blend has a line like any model. out/best is the one of the lowest
     validation log loss, to predict with; with `refit` it is trained again with the test rows among the training rows,
-    where `prepare` has left a folder of these.
+    where `prepare` has kept the rows for that. Folders inside of `data` are made once, when a run reads them.
     """
     for name, number in (("--seeds", seeds), ("--jobs", workers), ("the number of models", len(entrants))):
         if number < 1:
             raise ConfigError(f"{name} must be at least 1, found {number}")
     if recipes is not None and not recipes.is_dir():
         raise ConfigError(f"--recipes takes a folder with a MODEL.toml for each model, found none ({recipes})")
-    folders = list(dict.fromkeys([data, *(entrant.data for entrant in entrants)]))
-    for folder in folders:
-        check_parts(Dataset.open(folder))
+    check_parts(Dataset.open(data))
     device_of(device or "auto")
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out takes a folder, found a file; choose another name ({out})")
     with held_folder(out, f"comparing models in {out}"):
+        watch = watch or Watch()
+        read = dict.fromkeys([data, *(entrant.data for entrant in entrants)])
+        folders = [made(folder, watch.making) for folder in read]
         return _compare(entrants, folders, out, seeds, recipes, device, workers, watch, members, refit)
 
 
@@ -96,7 +98,7 @@ def _compare(
     recipes: Path | None,
     device: str,
     workers: int,
-    watch: Watch | None,
+    watch: Watch,
     members: Sequence[str],
     refit: bool,
 ) -> dict[str, Any]:
@@ -109,7 +111,7 @@ def _compare(
     if len(whole) > 1:
         kept[blending.NAME] = [_blended(whole, folders, out, seed) for seed in range(seeds)]
     result = write_comparison(kept, data, out, recipes) | {"best": keep_best(kept, folders, out)} if kept else {}
-    more = again(result["best"], jobs, data, out) if kept and refit else []
+    more = again(result["best"], jobs, data, out, watch.making) if kept and refit else []
     if more:
         failed = run_all(more, workers, watch)
         failures |= failed

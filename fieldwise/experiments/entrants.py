@@ -14,8 +14,10 @@ from typing import Any
 from fieldwise.config.errors import ConfigError, unknown
 from fieldwise.config.files import whole_folder
 from fieldwise.data.dataset import Dataset
+from fieldwise.data.encode.on_demand import made, offered
 from fieldwise.data.encode.rates import FOLDER, FOLDS, ORDER
 from fieldwise.data.encode.refit import FOLDER as REFIT
+from fieldwise.data.encode.staged import Progress, quiet
 from fieldwise.experiments.jobs import Job
 from fieldwise.models import registry
 from fieldwise.train import blend
@@ -56,7 +58,7 @@ class Entrant:
 def entrants(text: str, data: Path) -> tuple[list[Entrant], list[str]]:
     """The models of a comma-separated list, `all`, or the usual ones for an empty one; and a note on who is left out.
 
-    MODEL-rates and MODEL-order read the rates of categories that `prepare` left in folders inside of the prepared one.
+    MODEL-rates and MODEL-order read rates of categories, in folders inside of the prepared one.
     """
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip())) or _usual(data)
     found = [_entrant(name, data) for name in (registry() if names == [ALL] else names)]
@@ -67,8 +69,8 @@ def entrants(text: str, data: Path) -> tuple[list[Entrant], list[str]]:
 
 def _usual(data: Path) -> list[str]:
     """Trees, LR and FNN on rates, where there are any, and models of products on the ids."""
-    told = f"-{FOLDER}" if (data / FOLDER / "data.json").exists() else ""
-    ordered = [f"gbdt-{ORDER}"] if (data / ORDER / "data.json").exists() else []
+    told = f"-{FOLDER}" if offered(data / FOLDER) else ""
+    ordered = [f"gbdt-{ORDER}"] if offered(data / ORDER) else []
     return [f"gbdt{told}", *ordered, f"lr{told}", f"fnn{told}", "fm", "ipnn"]
 
 
@@ -85,8 +87,8 @@ def _entrant(name: str, data: Path) -> Entrant:
     if model == name:
         return Entrant(name, model, data)
     folder = data / name.removeprefix(f"{model}-")
-    if not (folder / "data.json").exists():
-        way_out = "prepare leaves one without --history, for up to a million rows with categories"
+    if not offered(folder):
+        way_out = "prepare keeps rows for it without --history, up to a million of them with categories"
         raise ConfigError(f"'{name}' reads the folder {folder}, which is not there; {way_out}")
     return Entrant(name, model, folder, TREES if model == "gbdt" else {})
 
@@ -102,16 +104,16 @@ def keep_best(kept: Mapping[str, Sequence[Job]], folders: Sequence[Path], out: P
     return {"model": name, "valid_log_loss": losses[name], "bundle": str(best), "runs": made_of}
 
 
-def again(best: Mapping[str, Any], jobs: Sequence[Job], data: Path, out: Path) -> list[Job]:
-    """The runs of the best once more, on the folder with the test rows among the training rows; none where there is no
-    such folder."""
-    if not (data / REFIT / "data.json").exists():
+def again(best: Mapping[str, Any], jobs: Sequence[Job], data: Path, out: Path, progress: Progress = quiet) -> list[Job]:
+    """The runs of the best once more, on the folder with the test rows among the training rows, which is made where it
+    is not there; none where it cannot be."""
+    if not offered(data / REFIT):
         return []
     return [
         replace(
             job,
             name=f"{job.name}, with the test rows",
-            data=data / REFIT / job.data.relative_to(data),
+            data=made(data / REFIT / job.data.relative_to(data), progress),
             out=out / REFIT / job.out.relative_to(out),
         )
         for job in jobs

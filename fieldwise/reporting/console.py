@@ -400,6 +400,10 @@ class ComparisonBar(progress.Watch):
         self._show()
         self.pulse.tell()
 
+    def making(self, step: str, rows: int) -> None:
+        self.running, self.state, self.end = "making folders:", f"{step} {rows:,} rows", 0.0
+        self._show()
+
     def step(self, rows: int, loss: float, epoch: int) -> None:
         if not self.state.startswith(f"epoch {epoch},"):
             self.state = f"epoch {epoch}, loss {loss:.3f}"

@@ -64,7 +64,7 @@ class Follower:
 def clock_of(engine: Engine) -> tuple[str, float] | None:
     """The time column of an engine's histories, and the last time they had counted when they were saved."""
     histories = [coder.live_history.history for coder in engine.coders if coder.live_history]
-    clocks = {history.clock for history in histories}
+    clocks = {history.settings.clock for history in histories}
     if len(clocks) != 1 or "" in clocks:
         return None
     return clocks.pop(), max(history.end for history in histories)

@@ -50,7 +50,7 @@ class LiveHistory:
 
     def times(self, column: Column, rows: int) -> Floats:
         """The times of rows; a row without one comes just after everything counted so far."""
-        clock = self.history.clock
+        clock = self.settings.clock
         given = np.array([moment(value, clock) for value in column(clock)], dtype=np.float64) if clock else None
         return self.history.times(given, rows)
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fieldwise.data.encode.encoder import Encoder
-from fieldwise.data.history.history import ROW_ORDER
 from fieldwise.data.kinds.kind import FIRST, Code
 
 EXAMPLES = 8
@@ -67,7 +66,7 @@ def facts_of(encoder: Encoder, raw: Iterable[str] = ()) -> dict[str, FieldFacts]
     settings = encoder.schema.history
     for name in settings.columns:
         found.setdefault(name, FieldFacts(name, "history", hint="for its history"))
-    if settings.keys and settings.time not in ("", ROW_ORDER):
+    if settings.keys and settings.clock:
         hint = "the time of the row, for its history"
         found.setdefault(settings.time, FieldFacts(settings.time, "time", hint=hint))
     for name in raw:

@@ -12,13 +12,16 @@ IDS = (
     *(f"fig{number}" for number in range(7, 21)),
     *("criteo-challenge", "coupled-gradient", "parity", "layer-norm", "kernels", "seeds", "history", "worlds", "rows"),
 )
+# Other modules have the names of their ids, with underscores.
+MODULES = {"history": "history_fields"}
 
 
 def named(name: str) -> Study:
-    """The study with this id; its module has the same name with underscores."""
+    """The study with this id."""
     if name not in IDS:
         raise ConfigError(unknown("study", name, (*IDS, "all", "list", "page")))
-    study = importlib.import_module(f"fieldwise.studies.{name.replace('-', '_')}").STUDY
+    module = MODULES.get(name, name.replace("-", "_"))
+    study = importlib.import_module(f"fieldwise.studies.{module}").STUDY
     assert isinstance(study, Study)
     return study
 

@@ -1,4 +1,4 @@
-"""A log of clicks, and how it is prepared, for tests of the folders that `prepare` leaves inside of the first one."""
+"""A log of clicks, prepared with all the folders that are made inside of the first one, for tests of these."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from fieldwise.data.encode.on_demand import made
 from fieldwise.data.encode.prepare import prepare
 
 ROWS = 1200
@@ -22,5 +23,8 @@ def click_log() -> pa.Table:
 
 
 def prepared(log: pa.Table, out: Path, **settings: Any) -> dict[str, Any]:
-    """What `prepare` says of the log; it leaves rates too."""
-    return prepare({"train": lambda: iter([log])}, out, "click", with_rates=True, **settings)
+    """What `prepare` says of the log; all that can be made of the rows that it keeps is made."""
+    facts = prepare({"train": lambda: iter([log])}, out, "click", keep_rows=True, **settings)
+    for name in (*facts["rows_kept_for"], "refit/rates", "refit/order"):
+        made(out / name)
+    return facts

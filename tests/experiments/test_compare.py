@@ -268,7 +268,7 @@ def test_a_blend_is_of_models_in_the_comparison(text, words):
 def test_the_usual_models_read_rates_where_they_are_and_the_best_predicts(recipes, tmp_path, capsys):
     log = World("demo").log(2000).table
     data, out = tmp_path / "clicks", tmp_path / "out"
-    prepare({"train": lambda: iter([log])}, data, "click", with_rates=True)
+    prepare({"train": lambda: iter([log])}, data, "click", keep_rows=True)
     found, _ = entrants.entrants("", data)
     assert [(entrant.name, entrant.data) for entrant in found] == [
         ("gbdt-rates", data / "rates"),
@@ -276,8 +276,12 @@ def test_the_usual_models_read_rates_where_they_are_and_the_best_predicts(recipe
         *((f"{model}-rates", data / "rates") for model in ("lr", "fnn")),
         *((model, data) for model in ("fm", "ipnn")),
     ]
+    assert not (data / "rates").exists()
     chosen = ["--models", "gbdt-rates,fm", "--blend", "all", "--seeds", 2]
     assert run("compare", data, *chosen, "--recipes", recipes, "--out", out, "--json") == 0
+    # What these models read was made, and no more.
+    assert (data / "rates" / "data.json").exists()
+    assert not (data / "order").exists()
     best = json.loads(capsys.readouterr().out)["best"]
     losses = {
         name: np.mean(
@@ -293,11 +297,20 @@ def test_the_usual_models_read_rates_where_they_are_and_the_best_predicts(recipe
     assert "--blend gbdt-rates,fm" in page
 
 
+def test_train_makes_the_folder_that_it_reads(tmp_path):
+    log = World("demo").log(500).table
+    prepare({"train": lambda: iter([log])}, tmp_path / "data", "click", keep_rows=True)
+    folder = tmp_path / "data" / "order"
+    assert run("train", folder, "--model", "lr", "--set", "train.epochs=1", "--out", tmp_path / "run", "--json") == 0
+    assert Dataset.open(folder).names[-1].endswith(":rate")
+    assert len(Predictor.load(tmp_path / "run").predict(log.slice(0, 5))) == 5
+
+
 @pytest.fixture(scope="module")
 def data_to_refit(tmp_path_factory):
     folder = tmp_path_factory.mktemp("refit") / "clicks"
     log = World("demo").log(2000).table
-    prepare({"train": lambda: iter([log])}, folder, "click", with_rates=True)
+    prepare({"train": lambda: iter([log])}, folder, "click", keep_rows=True)
     return folder
 
 

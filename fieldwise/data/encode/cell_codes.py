@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldwise.data.kinds.kind import CellLoop, Code
+from fieldwise.data.kinds.kind import CellLoop, Code, id_columns
 from fieldwise.data.read.cells import Cells
 
 
@@ -18,9 +18,8 @@ class CellCodes:
     """
 
     def __init__(self, codes: Sequence[Code]) -> None:
-        ends = np.cumsum([code.width for code in codes])
-        self.places = [slice(end - code.width, end) for code, end in zip(codes, ends, strict=True)]
-        self.codes, self.width = codes, int(ends[-1])
+        self.places = id_columns(codes)
+        self.codes, self.width = codes, self.places[-1].stop
         groups: dict[type[CellLoop] | None, list[int]] = {}
         for number, code in enumerate(codes):
             groups.setdefault(code.loop, []).append(number)
@@ -39,7 +38,7 @@ class CellCodes:
 
     def _quick(self, loop: CellLoop, cells: Cells, fields: list[int], ids: NDArray[np.int32]) -> None:
         """Fields by a compiled loop, and what it leaves of them."""
-        from fieldwise.data.read.cell_loops import LEFT
+        from fieldwise.data.read.cell_id_loops import LEFT
 
         names = [self.codes[number].field.name for number in fields]
         columns, places = [cells.places[name] for name in names], [self.places[n].start for n in fields]

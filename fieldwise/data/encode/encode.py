@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +13,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fieldwise.data.dataset import ArrayFile, array_file
+from fieldwise.data.dataset import ArrayFile, Tally, array_file, write_facts
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.leaves import MOST_ROWS, Leaves
 from fieldwise.data.encode.stage import read_journal
-from fieldwise.data.encode.staged import LABEL, WEIGHT, read_staged, staged_files, staged_rows
+from fieldwise.data.encode.staged import LABEL, WEIGHT, Progress, read_staged, staged_files, staged_rows
 from fieldwise.data.encode.timeline import past_file
+from fieldwise.data.kinds.kind import id_columns
 from fieldwise.data.read.parallel import in_order, using
 
-Progress = Callable[[str, int], None]
+JOURNAL = "encoded.jsonl"
 Arrays = dict[str, NDArray[np.generic]]
 
 
@@ -35,11 +35,9 @@ class Before:
 
     def places(self, encoder: Encoder) -> dict[str, slice]:
         """The id columns of the fields that an encoder has the same code for."""
-        codes = self.encoder.codes
-        ends = itertools.accumulate(code.width for code in codes)
-        own = {code.field.name: code for code in encoder.codes}
-        found = {code.field.name: (code, slice(end - code.width, end)) for code, end in zip(codes, ends, strict=True)}
-        return {name: place for name, (code, place) in found.items() if own.get(name) is code}
+        codes, own = self.encoder.codes, {code.field.name: code for code in encoder.codes}
+        places = zip(codes, id_columns(codes), strict=True)
+        return {code.field.name: place for code, place in places if own.get(code.field.name) is code}
 
 
 class Coder:
@@ -95,22 +93,29 @@ def fit_leaves(coder: Coder, rows: int) -> Leaves:
     return Leaves.fit(coder.encoder.layout, ids, labels, weighted, schema.gbdt_leaves, schema.gbdt_depth)
 
 
-def encode_parts(
+def write_parts(
     encoder: Encoder,
     stage: Path,
     folder: Path,
-    rows: Mapping[str, int],
+    tally: Tally,
     progress: Progress,
-    journal_name: str = "encoded.jsonl",
     before: Before | None = None,
-) -> str:
+    negatives_kept: float = 1.0,
+) -> None:
+    """Writes a prepared folder of staged rows: the schema, the encoder, the arrays of all parts and the facts."""
+    (folder / "schema.toml").write_text(encoder.schema.to_toml(), encoding="utf-8")
+    encoder.save(folder / "encoder")
+    digest = _encode(Coder(encoder, stage, before), folder, tally.rows, progress)
+    write_facts(folder, encoder.names, encoder.layout, tally, negatives_kept, digest)
+
+
+def _encode(coder: Coder, folder: Path, rows: Mapping[str, int], progress: Progress) -> str:
     """Writes the arrays of all parts and returns a digest of them; goes on behind what a journal says is there."""
-    journal = stage / journal_name
+    encoder, journal = coder.encoder, coder.stage / JOURNAL
     done: dict[str, list[int]] = {}
     for entry in read_journal(journal):
         done.setdefault(entry["part"], []).append(entry["rows"])
     digest = first_digest(encoder)
-    coder = Coder(encoder, stage, before)
     total = 0
     with journal.open("a", encoding="utf-8") as entries:
         for part, count in rows.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,14 +14,13 @@ import numpy as np
 import pyarrow as pa
 
 from fieldwise.data.encode.encoder import Encoder
-from fieldwise.data.encode.staged import LABEL, staged_files, staged_rows, staged_schema
+from fieldwise.data.encode.staged import LABEL, Progress, staged_files, staged_rows, staged_schema
 from fieldwise.data.kinds.buckets import Histogram
 from fieldwise.data.kinds.counted import Query, summed
 from fieldwise.data.kinds.kind import Code
 from fieldwise.data.read.formats import is_list, quoted, text_of
 from fieldwise.data.schema import Schema
 
-Progress = Callable[[str, int], None]
 Texts = list[tuple[str, int]]
 MEMORY = "700MB"
 # Texts that `text_of` may spell in another way.

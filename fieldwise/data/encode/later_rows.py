@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from fieldwise.config.errors import DataError
 from fieldwise.data.encode.encoder import Encoder
-from fieldwise.data.history.history import ROW_ORDER, History, moments
+from fieldwise.data.history.history import History, every_moment
+from fieldwise.data.schema import ROW_ORDER
 
 
 def follow(encoder: Encoder, rows: pa.Table, labels: NDArray[Any], passed: int = 0) -> NDArray[np.int32]:
@@ -44,8 +45,4 @@ def _times(history: History, rows: pa.Table, passed: int) -> NDArray[np.float64]
         return np.asarray(history.end + 1.0 + np.arange(len(rows), dtype=np.float64))
     if name not in rows.column_names:
         raise DataError(f"history needs the time column '{name}'; the rows have: {', '.join(rows.column_names)}")
-    times = moments(rows[name], name, passed)
-    if np.isnan(times).any():
-        row = passed + int(np.flatnonzero(np.isnan(times))[0]) + 1
-        raise DataError(f"the time column '{name}' must have a value in every row, found none (row {row})")
-    return times
+    return every_moment(rows[name], name, passed)

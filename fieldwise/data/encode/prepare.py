@@ -1,7 +1,7 @@
 """Raw rows -> a prepared folder: stage the parts, fit the encoder on training rows, encode all of them.
 
 Rows pass in chunks, so that memory does not depend on how many there are. Each step is a file of its own: stage.py,
-fit.py, encode.py; timeline.py where there is a history.
+fit.py, encode.py; timeline.py where there is a history. What is asked for is a `Plan`.
 """
 
 from __future__ import annotations
@@ -10,36 +10,36 @@ import copy
 import shutil
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from fieldwise.config.errors import ConfigError
 from fieldwise.config.files import resumed_folder, whole_folder
-from fieldwise.data.dataset import one_label, write_facts
-from fieldwise.data.encode import rates
-from fieldwise.data.encode.encode import Coder, encode_parts, fit_leaves
+from fieldwise.data.dataset import FACTS, Tally, one_label
+from fieldwise.data.encode import rates, refit
+from fieldwise.data.encode.encode import Coder, fit_leaves, write_parts
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.fit import fit_encoder
 from fieldwise.data.encode.infer import SAMPLE_ROWS, infer_schema
-from fieldwise.data.encode.leaks import find_leak
-from fieldwise.data.encode.propose_history import propose
-from fieldwise.data.encode.refit import write_refit
-from fieldwise.data.encode.restart import Inputs, stamp_of
+from fieldwise.data.encode.kept import Kept, keep_rows
+from fieldwise.data.encode.leaks import Leak, find_leak
+from fieldwise.data.encode.plan import Inputs, Plan
+from fieldwise.data.encode.propose_history import Proposal, propose
+from fieldwise.data.encode.restart import stamp_of
 from fieldwise.data.encode.split import Rows, Split
 from fieldwise.data.encode.split_staged import own_words
-from fieldwise.data.encode.stage import DROPPED, JOURNAL, Progress, Stager, Taken
-from fieldwise.data.encode.staged import LABEL, ROW, WEIGHT, staged_chunks
+from fieldwise.data.encode.stage import DROPPED, JOURNAL, Stager, Taken
+from fieldwise.data.encode.staged import LABEL, ROW, WEIGHT, Progress, quiet, staged_chunks
 from fieldwise.data.encode.timeline import tell
 from fieldwise.data.history.history import History
 from fieldwise.data.read.labels import read_labels, read_weights
-from fieldwise.data.read.parallel import cores, using
-from fieldwise.data.schema import HistorySettings, Schema, check_names
+from fieldwise.data.read.parallel import cores, threads, using
+from fieldwise.data.schema import Schema, check_names
 
-__all__ = ["Inputs", "Rows", "Split", "prepare", "read_labels", "read_weights"]
+__all__ = ["Inputs", "Plan", "Rows", "Split", "carry_out", "prepare", "read_labels", "read_weights"]
 
 
 def prepare(
@@ -48,119 +48,138 @@ def prepare(
     label: str,
     schema: Schema | None = None,
     split: Split | None = None,
-    weight: str = "",
-    drop: Collection[str] = (),
+    *,
     force: bool = False,
-    progress: Progress = lambda step, rows: None,
-    names: Mapping[str, str] | None = None,
-    keep_negatives: float = 1.0,
-    gbdt_leaves: int = 0,
-    history: HistorySettings | None = None,
-    known: Encoder | None = None,
-    recipe: str = "",
-    threads: int = 0,
-    inputs: Inputs | None = None,
-    with_rates: bool = False,
+    progress: Progress = quiet,
+    **more: Any,
 ) -> dict[str, Any]:
-    """Writes the prepared folder `out` and returns its facts.
+    """Writes the prepared folder `out` and returns its facts; `more` are further fields of `Plan`."""
+    return carry_out(Plan(sources, label, schema, split or Split(), **more), out, force, progress)
 
-    `sources` holds rows for `train` and, where they are given apart, `valid` and `test`; without them the
-    training rows are split, beside test rows into training and validation rows. Without a schema all columns but those
-    to `drop` may become fields, with one all of its fields but those. `names` say
-    where the rows of a source come from, for errors. `keep_negatives` is the share of negatives that training
-    rows keep, drawn by the split's seed; probabilities are corrected for it. `gbdt_leaves` trees add a field each,
-    `history` those of what came before; without it the schema's own stands, and `auto` in it gives way to the keys that
-    are proposed. With a `known` encoder its schema and
-    ids stay, and its history goes on; the training rows only add ids behind the old ones. `recipe` is the name of how
-    the raw files were read, for those that will read more of them. `threads` (0: all cores) change nothing but the
-    time. With the `inputs` that the rows come from, a killed `prepare` goes on where it was. `with_rates` leaves
-    folders inside of the same rows with the rates of their categories (rates.py), and a further one with the test
-    part among the training rows (refit.py), unless there is a history or the test rows are given apart.
-    """
-    schema = known.schema if known else schema
-    asked = split or Split()
-    split = asked.beside(sources)
-    if not 0 < keep_negatives <= 1:
-        raise ConfigError(f"--keep-negatives takes a share above 0 and at most 1, found {keep_negatives}")
-    if threads < 0:
-        raise ConfigError(f"--threads takes a number of threads, 0 for all cores, found {threads}")
-    if (split.by or split.group) and not split.divides(sources):
-        raise ConfigError("--split-by splits the training rows; leave it out where --valid is given")
-    history = history or (schema.history if schema else HistorySettings())
-    if schema:
-        schema = replace(schema if known else schema.without(drop), history=history)
-    names = {source: f"the {source} rows" for source in sources} | dict(names or {})
-    threads = threads or cores()
-    columns = [*schema.columns, *history.group] if schema else None
-    taken = Taken(label, weight, columns, drop, history)
-    settings = [label, schema.to_toml() if schema else "", split, weight, sorted(drop), keep_negatives, history]
-    stamp = stamp_of(inputs, [*settings, gbdt_leaves, with_rates], known) if inputs else ""
-    notes: list[str] = []
-    with _folder(out, stamp, force) as folder, using(threads):
-        stage = folder / "stage"
-        stage.mkdir(exist_ok=True)
-        staged = Stager(stage, taken, split, keep_negatives, names).stage(sources, notes, progress)
-        if staged.kept:
-            notes.append(f"went on after an interrupted run: {staged.kept:,} rows were staged already")
-        rows, positives = staged.rows, staged.positives
-        notes += held_out_notes(rows, positives, None if split is asked else split)
-        if schema is None:
-            schema, left_out = _infer(stage, label, weight, {split.by, history.time, *drop})
-            schema = replace(schema, history=history)
-            notes += left_out
-        schema = replace(schema, label=label, weight=weight, gbdt_leaves=gbdt_leaves or schema.gbdt_leaves)
-        schema = replace(schema, recipe=recipe or schema.recipe)
-        encoder = fit_encoder(schema, stage / "train", progress, known, threads)
-        proposals = propose(encoder, stage / "train", history, progress) if history.proposals else []
-        if history.proposals and not proposals:
-            notes.append("history auto: no key adds to what the fields say by more than chance, so none is proposed")
-        history = replace(history, keys=(*history.named, *(proposal.key for proposal in proposals)))
-        encoder.schema = schema = replace(schema, history=history)
-        (folder / "schema.toml").write_text(schema.to_toml(), encoding="utf-8")
-        if history.keys:
-            encoder.history = copy.deepcopy(known.history) if known else History(history)
-            tell(encoder, stage, rows, progress)
-        for found in (rows, positives):
-            found.pop(DROPPED, 0)
-        if schema.gbdt_leaves:
-            encoder.leaves = known.leaves if known else fit_leaves(Coder(encoder, stage), rows["train"])
+
+@dataclass(frozen=True)
+class _Work:
+    """What the steps share: what was asked for, where rows are staged, who is told, and what is noted by the way."""
+
+    plan: Plan
+    stage: Path
+    progress: Progress
+    notes: list[str] = field(default_factory=list)
+
+
+def carry_out(plan: Plan, out: Path, force: bool = False, progress: Progress = quiet) -> dict[str, Any]:
+    """Writes the prepared folder `out` as planned, whole or not at all, and returns its facts."""
+    with _folder(out, stamp_of(plan), force) as folder, using(plan.threads or cores()):
+        work = _Work(plan, folder / "stage", progress)
+        tally = _stage(work)
+        encoder = fit_encoder(_schema(work), work.stage / "train", progress, plan.known, threads())
+        proposals = _add_history(work, encoder, tally)
+        _add_leaves(work, encoder, tally)
         check_names(encoder.names)
-        encoder.save(folder / "encoder")
-        digest = encode_parts(encoder, stage, folder, rows, progress)
-        held_out = next((part for part in ("valid", "test") if part in rows), "")
-        leak = find_leak(stage, rows, held_out, schema.names) if held_out else None
-        if leak:
-            notes.append(leak.warning(held_out, held_out in sources, bool(history.keys) and not history.time))
-        plain = not (known or history.keys or schema.gbdt_leaves or keep_negatives < 1)
-        few, counted = rows["train"] <= rates.MOST_ROWS, rates.Counted(rows, positives)
-        too_wide = rates.too_wide(rows["train"], len(schema.fields)) if with_rates and plain and few else ""
-        notes += [too_wide] if too_wide else []
-        told = with_rates and plain and few and not too_wide
-        keys = rates.write_rates(encoder, stage, folder, counted, leak, progress) if told else 0
-        joins = told and split.divides(sources) and "test" not in sources
-        again = joins and write_refit(schema, stage, folder, counted, leak, progress)
-        write_facts(folder, encoder.names, encoder.layout, rows, positives, keep_negatives, digest)
+        write_parts(encoder, work.stage, folder, tally, progress, negatives_kept=plan.keep_negatives)
+        leak = _leak(work, encoder, tally)
         # The journal first: what is killed here must not be taken for staged.
-        (stage / JOURNAL).unlink()
-        shutil.rmtree(stage)
+        (work.stage / JOURNAL).unlink()
+        makes = _keep(work, encoder, tally, leak, folder)
+        shutil.rmtree(work.stage)
     return {
         "data": str(out),
-        "rows": rows,
-        "positive_rate": {part: positives[part] / rows[part] for part in rows},
-        "negatives_kept": keep_negatives,
+        "rows": tally.rows,
+        "positive_rate": {part: tally.positives[part] / rows for part, rows in tally.rows.items()},
+        "negatives_kept": plan.keep_negatives,
         "fields": field_facts(encoder),
-        "new_ids": {} if known is None else _new_ids(encoder, known),
+        "new_ids": _new_ids(encoder, plan.known) if plan.known else {},
         "proposals": [asdict(proposal) for proposal in proposals],
         "leak": asdict(leak) if leak else None,
-        "rates": keys,
-        "refit": again,
-        "notes": notes,
+        "rows_kept_for": makes,
+        "notes": work.notes,
     }
 
 
-def held_out_notes(rows: Mapping[str, int], positives: Mapping[str, int], split: Split | None) -> list[str]:
+def _folder(out: Path, stamp: str, force: bool) -> AbstractContextManager[Path]:
+    return resumed_folder(out, FACTS, stamp, force) if stamp else whole_folder(out, FACTS, force)
+
+
+def _stage(work: _Work) -> Tally:
+    """Stages the rows of all parts, and counts them."""
+    plan, schema = work.plan, work.plan.given
+    work.stage.mkdir(exist_ok=True)
+    columns = [*schema.columns, *plan.past.group] if schema else None
+    taken = Taken(plan.label, plan.weight, columns, plan.drop, plan.past)
+    names = {source: f"the {source} rows" for source in plan.sources} | dict(plan.names)
+    stager = Stager(work.stage, taken, plan.parting, plan.keep_negatives, names)
+    staged = stager.stage(plan.sources, work.notes, work.progress)
+    if staged.kept:
+        work.notes.append(f"went on after an interrupted run: {staged.kept:,} rows were staged already")
+    work.notes.extend(held_out_notes(staged.tally, None if plan.parting is plan.split else plan.parting))
+    return staged.tally
+
+
+def _schema(work: _Work) -> Schema:
+    """The schema that was given, or the one that training rows look like, with what the plan says of it."""
+    plan, schema = work.plan, work.plan.given
+    if schema is None:
+        schema, left_out = _infer(work.stage, plan.label, plan.weight, {plan.split.by, plan.past.time, *plan.drop})
+        work.notes.extend(left_out)
+    leaves, recipe = plan.gbdt_leaves or schema.gbdt_leaves, plan.recipe or schema.recipe
+    schema = replace(schema, label=plan.label, weight=plan.weight, history=plan.past)
+    return replace(schema, gbdt_leaves=leaves, recipe=recipe)
+
+
+def _add_history(work: _Work, encoder: Encoder, tally: Tally) -> list[Proposal]:
+    """Lets the rows pass by the encoder's history, if it has one; returns the keys that `auto` stands for."""
+    history, known = work.plan.past, work.plan.known
+    proposals = propose(encoder, work.stage / "train", history, work.progress) if history.proposals else []
+    if history.proposals and not proposals:
+        work.notes.append("history auto: no key adds to what the fields say by more than chance, so none is proposed")
+    history = replace(history, keys=(*history.named, *(proposal.key for proposal in proposals)))
+    encoder.schema = replace(encoder.schema, history=history)
+    if history.keys:
+        encoder.history = copy.deepcopy(known.history) if known else History(history)
+        tell(encoder, work.stage, tally.rows, work.progress)
+    # Only a history counts the negatives that training does not keep.
+    for found in (tally.rows, tally.positives):
+        found.pop(DROPPED, 0)
+    return proposals
+
+
+def _add_leaves(work: _Work, encoder: Encoder, tally: Tally) -> None:
+    """Fits trees on the encoded training rows, if their leaves shall be fields."""
+    if encoder.schema.gbdt_leaves:
+        known = work.plan.known
+        encoder.leaves = known.leaves if known else fit_leaves(Coder(encoder, work.stage), tally.rows["train"])
+
+
+def _leak(work: _Work, encoder: Encoder, tally: Tally) -> Leak | None:
+    """The plainest leak between the training rows and those to judge by, noted."""
+    held_out = next((part for part in ("valid", "test") if part in tally.rows), "")
+    leak = find_leak(work.stage, tally.rows, held_out, encoder.schema.names) if held_out else None
+    if leak:
+        history = encoder.schema.history
+        in_folds = bool(history.keys) and not history.time
+        work.notes.append(leak.warning(held_out, held_out in work.plan.sources, in_folds))
+    return leak
+
+
+def _keep(work: _Work, encoder: Encoder, tally: Tally, leak: Leak | None, folder: Path) -> tuple[str, ...]:
+    """Keeps the staged rows where further folders are made of them; returns the names of those."""
+    plan, schema, rows = work.plan, encoder.schema, tally.rows["train"]
+    other = plan.known or schema.history.keys or schema.gbdt_leaves or plan.keep_negatives < 1
+    if not plan.keep_rows or other or rows > rates.MOST_ROWS:
+        return ()
+    if too_wide := rates.too_wide(rows, len(schema.fields)):
+        work.notes.append(too_wide)
+        return ()
+    joins = plan.divides and "test" not in plan.sources and refit.joins(work.stage, tally)
+    makes = (*(rates.FOLDS if rates.usual_history(schema).keys else ()), *([refit.FOLDER] if joins else ()))
+    if makes:
+        keep_rows(work.stage, folder, schema.names, Kept(makes, leak.alike_in if leak else ()))
+    return makes
+
+
+def held_out_notes(tally: Tally, split: Split | None) -> list[str]:
     """What is to be said of the parts to judge by; `split` took the validation rows where test rows came alone."""
-    notes = []
+    notes, rows, positives = [], tally.rows, tally.positives
     if split and "valid" in rows:
         taken = f"{split.shares[1]:.0%} of the training rows{f' in the order of {split.by}' if split.by else ''}"
         notes.append(f"the validation part is {taken}: a test file came without one (--valid names a file of its own)")
@@ -170,10 +189,6 @@ def held_out_notes(rows: Mapping[str, int], positives: Mapping[str, int], split:
         if part in rows and positives[part] in (0, rows[part]):
             notes.append(one_label(part, rows[part], int(positives[part] > 0)))
     return notes
-
-
-def _folder(out: Path, stamp: str, force: bool) -> AbstractContextManager[Path]:
-    return resumed_folder(out, "data.json", stamp, force) if stamp else whole_folder(out, "data.json", force)
 
 
 def field_facts(encoder: Encoder) -> dict[str, dict[str, Any]]:

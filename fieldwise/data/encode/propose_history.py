@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldwise.data.encode.encoder import Encoder
-from fieldwise.data.encode.staged import LABEL, ROW, staged_chunks
-from fieldwise.data.encode.timeline import row_moments
+from fieldwise.data.encode.staged import LABEL, Progress, staged_chunks
+from fieldwise.data.encode.timeline import row_moments, staged_columns
 from fieldwise.data.history.counts import Counts, Floats
-from fieldwise.data.history.history import ROW_ORDER, History, fold_counts, folds_of, hashes_of, lifts, other_folds
+from fieldwise.data.history.history import History, fold_counts, folds_of, hashes_of, lifts, other_folds
 from fieldwise.data.kinds.kind import BY_CELL
 from fieldwise.data.schema import AUTO, HistorySettings
 
@@ -53,9 +53,7 @@ class Proposal:
     on_top: float
 
 
-def propose(
-    encoder: Encoder, staged: Path, settings: HistorySettings, progress: Callable[[str, int], None]
-) -> list[Proposal]:
+def propose(encoder: Encoder, staged: Path, settings: HistorySettings, progress: Progress) -> list[Proposal]:
     """The keys that `auto` stands for, in the order of the choice, from the first of the staged training rows.
 
     Candidates are the categories and numbers among the fields, if a key can name them, and crosses of two of them; the
@@ -74,9 +72,7 @@ def propose(
     return _chosen(sample, fields, crosses, max(LEAST_ERRORS, math.sqrt(2 * math.log(candidates))), progress)
 
 
-def _screened(
-    few: Sample, fields: Sequence[str], progress: Callable[[str, int], None]
-) -> tuple[list[str], list[str], int]:
+def _screened(few: Sample, fields: Sequence[str], progress: Progress) -> tuple[list[str], list[str], int]:
     """The fields and the crosses that may be chosen, and among how many they were sought."""
     base = Additive(few)
     gains = {name: base.gain(few.features(name))[0] for name in fields}
@@ -91,7 +87,7 @@ def _screened(
 
 
 def _chosen(
-    sample: Sample, fields: Sequence[str], crosses: Sequence[str], errors: float, progress: Callable[[str, int], None]
+    sample: Sample, fields: Sequence[str], crosses: Sequence[str], errors: float, progress: Progress
 ) -> list[Proposal]:
     """The greedy choice. Where others are within a standard error of the best, the first of the simplest is taken."""
     features = {key: sample.features(key) for key in (*fields, *crosses)}
@@ -160,9 +156,8 @@ class Sample:
     ) -> Sample:
         """The first staged rows, in the order of time where there is one."""
         time, names = settings.time, list(dict.fromkeys([*fields, *settings.columns]))
-        moment = [ROW if time == ROW_ORDER else time] if time else settings.group
         hashes, labels, when, first = [], [], [], 0
-        for chunk in staged_chunks(staged, list(dict.fromkeys([*names, *moment, LABEL]))):
+        for chunk in staged_chunks(staged, staged_columns(settings, names)):
             chunk = chunk.slice(0, rows - first)
             hashes.append(hashes_of(chunk, names, encoder.buckets(chunk, names)))
             labels.append(chunk[LABEL].to_numpy().astype(np.float64))

@@ -7,15 +7,18 @@ themselves, and grow with the square of the fields: they stay with the plain fol
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from fieldwise.data.dataset import write_facts
-from fieldwise.data.encode.encode import Before, encode_parts
+from fieldwise.config.files import whole_folder
+from fieldwise.data.dataset import FACTS, Tally, is_prepared
+from fieldwise.data.encode.encode import Before, write_parts
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.fit import fit_encoder
-from fieldwise.data.encode.leaks import Leak
+from fieldwise.data.encode.kept import Kept, link_rows
+from fieldwise.data.encode.staged import Progress
 from fieldwise.data.encode.timeline import tell
 from fieldwise.data.history.history import History
 from fieldwise.data.kinds.kind import BY_TEXT, Code
@@ -37,20 +40,12 @@ MOST_KEYS = 4_000_000
 BUCKETS, NUMBER_STEPS = 16, 8
 
 
-@dataclass(frozen=True)
-class Counted:
-    """The rows of each part, and the positives among them."""
-
-    rows: dict[str, int]
-    positives: dict[str, int]
-
-
 def too_wide(rows: int, fields: int) -> str:
     """Why this many fields and training rows have no rates; nothing where they have."""
     if rows * fields <= MOST_CELLS:
         return ""
     found = f"found {rows:,} training rows x {fields:,} fields"
-    return f"the folders rates, order and refit are left out: they take {MOST_CELLS:,} cells at most, {found}"
+    return f"there will be no folders rates, order and refit: they take {MOST_CELLS:,} cells at most, {found}"
 
 
 def usual_history(schema: Schema, group: tuple[str, ...] = (), folds: int = FOLDS[FOLDER]) -> HistorySettings:
@@ -64,39 +59,28 @@ def usual_history(schema: Schema, group: tuple[str, ...] = (), folds: int = FOLD
     )
 
 
-def write_rates(
-    encoder: Encoder,
-    stage: Path,
-    folder: Path,
-    counted: Counted,
-    leak: Leak | None,
-    progress: Callable[[str, int], None],
-) -> int:
-    """Writes the folders from staged rows, and returns how many keys have a rate; without a category there are none.
+def make_rates(name: str, data: Path, progress: Progress) -> None:
+    """Makes the folder of this name from kept rows; what was encoded for `data`, or for the other, is taken from there.
 
     Where rows seem to come from one event, they are in one fold, so that no row sees what gives its label away.
     """
-    group = leak.alike_in if leak else ()
-    keys = usual_history(encoder.schema, group).keys
-    codes = _with_finer_numbers(encoder, stage / "train", progress) if keys else []
-    fields = tuple(code.field for code in codes)
-    rows: Mapping[str, int] = counted.rows
-    before = Before(encoder, folder)
-    for name, folds in FOLDS.items() if keys else ():
-        history = usual_history(encoder.schema, group, folds)
-        inner = Encoder(replace(encoder.schema, fields=fields, history=history), codes, History(history))
-        tell(inner, stage, rows, progress)
-        own = folder / name
-        own.mkdir(exist_ok=True)
-        (own / "schema.toml").write_text(inner.schema.to_toml(), encoding="utf-8")
-        inner.save(own / "encoder")
-        digest = encode_parts(inner, stage, own, rows, progress, f"{name}.jsonl", before)
-        write_facts(own, inner.names, inner.layout, counted.rows, counted.positives, 1.0, digest)
-        before = Before(inner, own)
-    return len(keys)
+    base = next((data / other for other in FOLDS if is_prepared(data / other)), data)
+    schema = replace(Schema.load(base / "schema.toml"), history=HistorySettings())
+    encoder = Encoder.load(base / "encoder", schema)
+    history = usual_history(schema, Kept.of(data).alike_in, FOLDS[name])
+    tally = Tally.of(data)
+    with whole_folder(data / name, FACTS) as work:
+        stage = work / "stage"
+        link_rows(data, stage, {part: [part] for part in tally.rows})
+        codes = _with_finer_numbers(encoder, stage / "train", progress)
+        fields = tuple(code.field for code in codes)
+        inner = Encoder(replace(schema, fields=fields, history=history), codes, History(history))
+        tell(inner, stage, tally.rows, progress)
+        write_parts(inner, stage, work, tally, progress, Before(encoder, base))
+        shutil.rmtree(stage)
 
 
-def _with_finer_numbers(encoder: Encoder, staged: Path, progress: Callable[[str, int], None]) -> Sequence[Code]:
+def _with_finer_numbers(encoder: Encoder, staged: Path, progress: Progress) -> Sequence[Code]:
     """The encoder's codes, those of numbers as their places between a few buckets instead of many hard ones."""
     fields = [(code.field, code.field.finer(BUCKETS, NUMBER_STEPS)) for code in encoder.codes]
     finer = tuple(new for old, new in fields if new != old)

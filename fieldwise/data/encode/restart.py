@@ -5,35 +5,28 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fieldwise import __version__
 from fieldwise.data.encode.encoder import Encoder
+from fieldwise.data.encode.plan import Plan
 
 # What is left behind is only for those who would leave the same: raised with the layout of staged or encoded
 # files, and with the draw of the parts.
 FORMAT = 2
 
 
-@dataclass(frozen=True)
-class Inputs:
-    """The files that rows come from, and how they are read where that is a choice."""
-
-    files: Sequence[Path]
-    reading: str = ""
-
-
-def stamp_of(inputs: Inputs, settings: Sequence[object], known: Encoder | None) -> str:
-    """Names, sizes and times of the files, and all that decides what becomes of their rows."""
-    files: list[Any] = []
-    for path in inputs.files:
-        found = path.stat()
-        files.append([str(path.absolute()), found.st_size, found.st_mtime_ns])
-    said = [FORMAT, __version__, files, inputs.reading, [repr(setting) for setting in settings]]
-    return json.dumps([*said, _digest(known) if known else ""])
+def stamp_of(plan: Plan) -> str:
+    """Names, sizes and times of the files, and all that decides what becomes of their rows; nothing without files."""
+    if plan.inputs is None:
+        return ""
+    found = [(path, path.stat()) for path in plan.inputs.files]
+    files = [[str(path.absolute()), state.st_size, state.st_mtime_ns] for path, state in found]
+    schema = plan.given.to_toml() if plan.given else ""
+    settings = [plan.label, schema, plan.parting, plan.weight, sorted(plan.drop), plan.keep_negatives, plan.past]
+    settings += [plan.gbdt_leaves, plan.keep_rows]
+    known = _digest(plan.known) if plan.known else ""
+    return json.dumps([FORMAT, __version__, files, plan.inputs.reading, [repr(one) for one in settings], known])
 
 
 def _digest(encoder: Encoder) -> str:

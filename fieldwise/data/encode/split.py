@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from fieldwise.config.errors import ConfigError, DataError
 from fieldwise.data.dataset import PARTS
 from fieldwise.data.draws import SPLIT, stream
-from fieldwise.data.history.history import ROW_ORDER, column_hashes, mixed
+from fieldwise.data.history.history import column_hashes, mixed
 from fieldwise.data.read.texts import texts_of
+from fieldwise.data.schema import ROW_ORDER
 
 Rows = Callable[[], Iterator[pa.Table]]
 

@@ -7,7 +7,7 @@ only the others.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,20 +17,18 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fieldwise.config.errors import ConfigError, DataError, unknown
-from fieldwise.data.dataset import PARTS
+from fieldwise.data.dataset import PARTS, Tally
 from fieldwise.data.draws import NEGATIVES, stream
 from fieldwise.data.encode.split import Rows, Split, assigner, order_bounds
 from fieldwise.data.encode.split_staged import cut_in_order, positives_of
-from fieldwise.data.encode.staged import LABEL, ROW, WEIGHT, staged_file, value_type, write_staged
-from fieldwise.data.history.history import ROW_ORDER
+from fieldwise.data.encode.staged import LABEL, ROW, WEIGHT, Progress, staged_file, value_type, write_staged
 from fieldwise.data.read.formats import is_list, text_of
 from fieldwise.data.read.labels import read_labels, read_weights
 from fieldwise.data.read.parallel import in_order
 from fieldwise.data.read.streams import chunk_rows
 from fieldwise.data.read.texts import texts_of
-from fieldwise.data.schema import HistorySettings
+from fieldwise.data.schema import ROW_ORDER, HistorySettings
 
-Progress = Callable[[str, int], None]
 DROPPED = "dropped"
 JOURNAL = "journal.jsonl"
 STAGED_PARTS = (*PARTS, DROPPED)
@@ -48,11 +46,9 @@ class Taken:
     history: HistorySettings
 
     def names(self, chunk: pa.Table) -> list[str]:
-        history = self.history
         others = {self.label, self.weight, *self.drop}
         found = self.columns or [name for name in chunk.column_names if name not in others]
-        time = [history.time] if history.time not in ("", ROW_ORDER) else []
-        return list(dict.fromkeys([*found, *history.columns, *history.group, *time]))
+        return list(dict.fromkeys([*found, *self.history.told_of]))
 
 
 @dataclass
@@ -63,19 +59,11 @@ class Staged:
     kept: int = 0
 
     @property
-    def rows(self) -> dict[str, int]:
-        return self._sums(0)
-
-    @property
-    def positives(self) -> dict[str, int]:
-        return self._sums(1)
-
-    def _sums(self, place: int) -> dict[str, int]:
-        found = {part: sum(entry["parts"].get(part, (0, 0))[place] for entry in self.entries) for part in STAGED_PARTS}
-        return {part: count for part, count in found.items() if self.has(part)}
-
-    def has(self, part: str) -> bool:
-        return any(entry["parts"].get(part, (0, 0))[0] for entry in self.entries)
+    def tally(self) -> Tally:
+        found = {part: [entry["parts"].get(part, (0, 0)) for entry in self.entries] for part in STAGED_PARTS}
+        sums = {part: [sum(counts) for counts in zip(*own, strict=True)] for part, own in found.items()}
+        there = {part: own for part, own in sums.items() if any(own)}
+        return Tally({part: rows for part, (rows, _) in there.items()}, {part: own[1] for part, own in there.items()})
 
 
 @dataclass(frozen=True)
@@ -218,7 +206,7 @@ class Stager:
         return {"source": piece.source, "read": len(piece.rows), "parts": found}
 
     def _check(self, staged: Staged) -> None:
-        rows, positives = (found.get("train", 0) for found in (staged.rows, staged.positives))
+        rows, positives = (found.get("train", 0) for found in (staged.tally.rows, staged.tally.positives))
         check_training(rows, positives, self.taken.label, self.names["train"])
 
 

@@ -6,14 +6,20 @@ once, when they are staged, and never again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 import pyarrow as pa
 from pyarrow import parquet
 
+# What a step over rows reports: its name, and how many rows it has done.
+Progress = Callable[[str, int], None]
 LABEL, WEIGHT, ROW = "__label__", "__weight__", "__row__"
+
+
+def quiet(step: str, rows: int) -> None:
+    """Reports to nobody."""
 
 
 def staged_file(stage: Path, part: str, number: int) -> Path:
@@ -28,8 +34,8 @@ def staged_files(part: Path) -> list[Path]:
 
 def staged_schema(part: Path) -> pa.Schema:
     """The columns of a staged part; a text is a text, whether it is stored with a dictionary or not."""
-    fields = parquet.read_schema(staged_files(part)[0])
-    return pa.schema([field.with_type(value_type(field.type)) for field in fields])
+    file = staged_files(part)[0]
+    return _schema_of(file, _state(file))
 
 
 def staged_chunks(part: Path, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
@@ -45,14 +51,23 @@ def read_staged(file: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
 def staged_rows(file: Path) -> int:
     """How many rows a staged file has."""
-    state = file.stat()
-    return _rows_of(file, (state.st_ino, state.st_mtime_ns, state.st_size))
+    return _rows_of(file, _state(file))
 
 
+# Read once for each state of a file: it takes as long as the file has columns, and is asked for at every step.
 @lru_cache(maxsize=10_000)
 def _rows_of(file: Path, state: tuple[int, int, int]) -> int:
-    """Read once for each state of a file: it takes as long as the file has columns, and is asked for at every step."""
     return int(parquet.read_metadata(file).num_rows)
+
+
+@lru_cache(maxsize=4)
+def _schema_of(file: Path, state: tuple[int, int, int]) -> pa.Schema:
+    return pa.schema([field.with_type(value_type(field.type)) for field in parquet.read_schema(file)])
+
+
+def _state(file: Path) -> tuple[int, int, int]:
+    found = file.stat()
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def write_staged(file: Path, rows: pa.Table) -> None:

@@ -8,7 +8,7 @@ random order, and held-out rows see all of them. The state is that after the tra
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,13 +16,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fieldwise.config.errors import DataError
 from fieldwise.data.encode.encoder import Encoder
-from fieldwise.data.encode.staged import LABEL, ROW, read_staged, staged_files, staged_rows
+from fieldwise.data.encode.staged import LABEL, ROW, Progress, read_staged, staged_files, staged_rows
 from fieldwise.data.history.counts import Counts
-from fieldwise.data.history.history import ROW_ORDER, History, fold_counts, folds_of, moments, out_of_fold, shuffled
+from fieldwise.data.history.history import History, every_moment, fold_counts, folds_of, out_of_fold, shuffled
 from fieldwise.data.read.parallel import in_order
-from fieldwise.data.schema import HistorySettings
+from fieldwise.data.schema import ROW_ORDER, HistorySettings
 
 # Rows that are replayed at a time, and keys of theirs where there are very many.
 STEP_ROWS, STEP_KEYS = 200_000, 20_000_000
@@ -32,7 +31,7 @@ def past_file(stage: Path, part: str) -> Path:
     return stage / f"{part}.past.npy"
 
 
-def tell(encoder: Encoder, stage: Path, rows: Mapping[str, int], progress: Callable[[str, int], None]) -> None:
+def tell(encoder: Encoder, stage: Path, rows: Mapping[str, int], progress: Progress) -> None:
     """Fills the encoder's history from the training parts and writes every part's fields.
 
     The training parts are `train` and, where some of its negatives are not to be trained on, `dropped`.
@@ -56,7 +55,7 @@ class _Teller:
         history: History,
         stage: Path,
         rows: Mapping[str, int],
-        progress: Callable[[str, int], None],
+        progress: Progress,
     ) -> None:
         self.encoder, self.history, self.stage, self.rows, self.progress = encoder, history, stage, rows, progress
         self.found = {part: self._writable(part, (n, len(history.names))) for part, n in rows.items()}
@@ -103,7 +102,7 @@ class _Teller:
     ) -> None:
         """Writes the fields of one file's rows; the counts do not change any more."""
         first, last = int(firsts[number]), int(firsts[number + 1])
-        chunk = read_staged(files[number], _columns(self.history.settings))
+        chunk = read_staged(files[number], staged_columns(self.history.settings))
         if part == "train" and inside is not None:
             folds = folds_of(self.history.settings, chunk, first)
             told = out_of_fold(self.history, self.encoder.keys(chunk), folds, inside)
@@ -139,7 +138,7 @@ def keyed_chunks(encoder: Encoder, part: Path) -> Iterator[tuple[NDArray[np.uint
     """Staged rows and their keys, by several threads."""
 
     assert encoder.history is not None
-    columns = _columns(encoder.history.settings)
+    columns = staged_columns(encoder.history.settings)
 
     def keyed(file: Path) -> tuple[NDArray[np.uint64], pa.Table]:
         chunk = read_staged(file, columns)
@@ -148,10 +147,10 @@ def keyed_chunks(encoder: Encoder, part: Path) -> Iterator[tuple[NDArray[np.uint
     return in_order(keyed, staged_files(part))
 
 
-def _columns(settings: HistorySettings) -> list[str]:
-    """The staged columns that a history is told of."""
-    time = [ROW if settings.time == ROW_ORDER else settings.time] if settings.time else []
-    return list(dict.fromkeys([*settings.columns, *settings.group, *time, LABEL]))
+def staged_columns(settings: HistorySettings, more: Sequence[str] = ()) -> list[str]:
+    """The staged columns that a history is told of, behind `more` of them."""
+    order = [ROW] if settings.time == ROW_ORDER else []
+    return list(dict.fromkeys([*more, *settings.told_of, *order, LABEL]))
 
 
 class _Log:
@@ -178,8 +177,4 @@ class _Log:
 
 def row_moments(chunk: pa.Table, name: str, part: str, passed: int) -> NDArray[np.float64]:
     """The moments of staged rows, each of which must have one."""
-    times = moments(chunk[ROW if name == ROW_ORDER else name], name, passed)
-    if np.isnan(times).any():
-        row = passed + int(np.flatnonzero(np.isnan(times))[0]) + 1
-        raise DataError(f"the time column '{name}' must have a value in every row, found none (row {row} of {part})")
-    return times
+    return every_moment(chunk[ROW if name == ROW_ORDER else name], name, passed, f" of {part}")

@@ -41,8 +41,6 @@ from fieldwise.data.read.texts import hash_of, places_of, texts_of
 from fieldwise.data.schema import FIRST, HISTORY_PARTS, MISSING, HistorySettings
 
 FILES = ("history.json", "history.npz")
-# The name of a time column that stands for the order of the rows.
-ROW_ORDER = "row"
 PLAIN_NUMBER = re.compile(r"-?\d+(\.\d+)?")
 COUNT_EDGES = np.array([0, 1, 2, 3, 4, *(round(4 * 2 ** (step / 2)) for step in range(1, 43))], dtype=np.float64)
 LIFT_EDGES = np.concatenate([np.arange(-6, -3, 0.25), np.arange(-30, 31) / 10, np.arange(3.25, 6.01, 0.25)])
@@ -109,11 +107,6 @@ class History:
         found[:, -1] = mixed([np.zeros(rows, dtype=np.uint64)], 0)
         return found
 
-    @property
-    def clock(self) -> str:
-        """The column that tells a row's moment; nothing where the order does, or there is no time."""
-        return "" if self.settings.time == ROW_ORDER else self.settings.time
-
     def times(self, given: Floats | None, rows: int) -> Floats:
         """The moments of rows, of which some may be given; a row without one comes just after all that was counted."""
         return np.full(rows, self.after) if given is None else np.where(np.isnan(given), self.after, given)
@@ -125,8 +118,8 @@ class History:
 
     def seen(self, table: pa.Table, buckets: dict[str, NDArray[np.int32]]) -> NDArray[np.int32]:
         """The history (n, H) of rows that come after all that was counted; nothing is changed."""
-        timed = self.clock and self.clock in table.column_names
-        given = moments(table[self.clock], self.clock) if timed else None
+        clock = self.settings.clock
+        given = moments(table[clock], clock) if clock and clock in table.column_names else None
         return self.told(self.counted(self.keys(table, buckets), self.times(given, len(table))))
 
     def counted(self, keys: Keys, times: Floats) -> Floats:
@@ -377,6 +370,15 @@ def moments(column: pa.ChunkedArray, name: str, passed: int = 0) -> Floats:
         raise DataError(
             f"the time column '{name}' must hold {way_out}: {reason} (rows {passed + 1} to {passed + len(column)})"
         ) from None
+
+
+def every_moment(column: pa.ChunkedArray, name: str, passed: int, of: str = "") -> Floats:
+    """What `moments` gives for rows each of which must have a time; `of` says to people whose rows they are."""
+    times = moments(column, name, passed)
+    if np.isnan(times).any():
+        row = passed + int(np.flatnonzero(np.isnan(times))[0]) + 1
+        raise DataError(f"the time column '{name}' must have a value in every row, found none (row {row}{of})")
+    return times
 
 
 def moment(value: Any, name: str) -> float | None:

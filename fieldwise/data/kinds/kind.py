@@ -9,6 +9,7 @@ a request's values) are there to be faster, and need not be written: a test hold
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -268,6 +269,12 @@ class Code(ABC):
         """What to type into the field."""
         known = self.size - FIRST
         return f"{known:,} known value{'' if known == 1 else 's'}" if self.known_words else "any text"
+
+
+def id_columns(codes: Sequence[Code]) -> list[slice]:
+    """Where each code has its ids in a row of all of them."""
+    ends = itertools.accumulate(code.width for code in codes)
+    return [slice(end - code.width, end) for code, end in zip(codes, ends, strict=True)]
 
 
 class CellLoop(Protocol):

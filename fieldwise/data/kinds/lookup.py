@@ -47,9 +47,10 @@ class CellWords:
     """The loop over cells of fields with vocabularies: one hash table over the words of all of them."""
 
     def __init__(self, codes: Sequence[WordCode]) -> None:
-        from fieldwise.data.read import cell_loops
+        from fieldwise.data.read import cell_id_loops
+        from fieldwise.data.read.cell_loops import ROOM
 
-        self.loops, vocabularies = cell_loops, [code.vocabulary for code in codes]
+        self.loops, vocabularies = cell_id_loops, [code.vocabulary for code in codes]
         ids = np.array([number for words in vocabularies for number in words.values()], dtype=np.int64)
         fields = np.repeat(np.arange(len(vocabularies)), [len(words) for words in vocabularies])
         # Frequent words, whose ids are low, come first and are found at once.
@@ -57,11 +58,11 @@ class CellWords:
         every = [text.encode("utf-8", "surrogatepass") for words in vocabularies for text in words]
         texts = [every[place] for place in order.tolist()]
         bounds = np.concatenate([[0], np.cumsum([len(text) for text in texts])]).astype(np.int64)
-        self.texts: Any = np.frombuffer(b"".join([*texts, bytes(cell_loops.ROOM)]), dtype=np.uint8)
+        self.texts: Any = np.frombuffer(b"".join([*texts, bytes(ROOM)]), dtype=np.uint8)
         # Half of the places at most are taken, so that most texts are found at once.
         places = 1 << max(4, (4 * len(texts)).bit_length() - 1)
         self.table, self.starts = np.zeros((places, 2), dtype=np.uint64), np.zeros(places, dtype=np.int64)
-        cell_loops.fill(self.table, self.starts, fields[order], ids[order], self.texts, bounds)
+        cell_id_loops.fill(self.table, self.starts, fields[order], ids[order], self.texts, bounds)
 
     def run(self, cells: Cells, columns: Any, places: Any, ids: Any, left: Any) -> None:
         words = (self.table, self.starts, self.texts)

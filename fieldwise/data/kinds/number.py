@@ -304,11 +304,11 @@ class CellNumbers:
     """The loop over cells of numbers in buckets: all thresholds, and the ids of small whole numbers."""
 
     def __init__(self, codes: Sequence[BucketCode]) -> None:
-        from fieldwise.data.read import cell_loops
+        from fieldwise.data.read import cell_id_loops
 
-        self.loop, bounds = cell_loops.numbers, [code.thresholds for code in codes]
+        self.loop, bounds = cell_id_loops.numbers, [code.thresholds for code in codes]
         self.edges, self.thresholds = np.cumsum([0, *map(len, bounds)]), np.concatenate([*bounds, np.empty(1)])
-        whole = np.arange(cell_loops.SMALL, dtype=np.float64)
+        whole = np.arange(cell_id_loops.SMALL, dtype=np.float64)
         self.small = np.array([code.number_ids(whole) for code in codes], dtype=np.int32)
 
     def run(self, cells: Cells, columns: Any, places: Any, ids: Any, left: Any) -> None:

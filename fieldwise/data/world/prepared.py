@@ -22,14 +22,14 @@ from numpy.typing import NDArray
 
 from fieldwise.config.errors import ConfigError
 from fieldwise.config.files import whole_folder
-from fieldwise.data.dataset import PARTS, write_facts
+from fieldwise.data.dataset import PARTS, Tally, write_facts
 from fieldwise.data.encode.encode import first_digest, open_files
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.infer import SAMPLE_ROWS, infer_schema
 from fieldwise.data.encode.prepare import field_facts, held_out_notes
 from fieldwise.data.encode.split import Split, at_random, order_bounds
-from fieldwise.data.encode.stage import Progress, check_training
-from fieldwise.data.history.history import ROW_ORDER
+from fieldwise.data.encode.stage import check_training
+from fieldwise.data.encode.staged import Progress
 from fieldwise.data.kinds.buckets import Histogram
 from fieldwise.data.kinds.counted import Query, summed
 from fieldwise.data.kinds.kind import Code
@@ -38,7 +38,7 @@ from fieldwise.data.kinds.number import as_number
 from fieldwise.data.read.formats import text_of
 from fieldwise.data.read.parallel import cores, in_order, using
 from fieldwise.data.read.texts import texts_of
-from fieldwise.data.schema import check_names
+from fieldwise.data.schema import ROW_ORDER, check_names
 from fieldwise.data.world.fields import Field
 from fieldwise.data.world.world import Span, World
 
@@ -51,8 +51,7 @@ NOT_THERE: dict[str, Any] = {
     "new_ids": {},
     "proposals": [],
     "leak": None,
-    "rates": 0,
-    "refit": False,
+    "rows_kept_for": (),
 }
 
 
@@ -88,14 +87,14 @@ def prepare_log(
         encoder = Encoder(schema, list(in_order(rows.fit, schema.fields)))
         encoder.save(folder / "encoder")
         digest = rows.encode(encoder, folder, progress)
-        write_facts(folder, encoder.names, encoder.layout, rows.counts, rows.positives, 1.0, digest)
+        write_facts(folder, encoder.names, encoder.layout, Tally(rows.counts, rows.positives), 1.0, digest)
     return {
         "data": str(out),
         "rows": rows.counts,
         "positive_rate": {part: rows.positives[part] / count for part, count in rows.counts.items()},
         "fields": field_facts(encoder),
         **NOT_THERE,
-        "notes": [*held_out_notes(rows.counts, rows.positives, None), *left_out],
+        "notes": [*held_out_notes(Tally(rows.counts, rows.positives), None), *left_out],
     }
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from fieldwise.data.dataset import PARTS, Dataset
 from fieldwise.data.encode import rates
+from fieldwise.data.encode.on_demand import made
 from fieldwise.data.encode.prepare import Split
 from fieldwise.data.kinds.category import WordCode
 from fieldwise.data.kinds.kind import Code
@@ -29,7 +30,7 @@ def test_the_same_rows_with_more_fields(log: pa.Table, tmp_path: Path) -> None:
     facts = prepared(log, tmp_path / "one", threads=1)
     prepared(log, tmp_path / "two", threads=2)
     plain, told = Dataset.open(tmp_path / "one"), Dataset.open(tmp_path / "one" / "rates")
-    assert facts["rates"] == 3
+    assert facts["rows_kept_for"] == ("rates", "order", "refit")
     assert told.names == [*plain.names, "user:rate", "item:rate", "user*item:rate"]
     for part in PARTS:
         np.testing.assert_array_equal(plain.parts[part].labels, told.parts[part].labels)
@@ -85,13 +86,14 @@ def test_held_out_labels_tell_nothing(log: pa.Table, tmp_path: Path) -> None:
     ids=["a history", "fewer negatives", "no category"],
 )
 def test_where_there_is_none(log: pa.Table, tmp_path: Path, settings: dict[str, Any]) -> None:
-    assert prepared(log, tmp_path / "out", **settings)["rates"] == 0
-    assert not (tmp_path / "out" / "rates").exists()
+    assert "rates" not in prepared(log, tmp_path / "out", **settings)["rows_kept_for"]
+    assert not made(tmp_path / "out" / "rates").exists()
 
 
 def test_many_rows_need_none(log: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rates, "MOST_ROWS", 100)
-    assert prepared(log, tmp_path / "out")["rates"] == 0
+    assert prepared(log, tmp_path / "out")["rows_kept_for"] == ()
+    assert not (tmp_path / "out" / "rows").exists()
 
 
 def test_keys_of_a_schema() -> None:
@@ -144,6 +146,7 @@ def test_too_many_cells_have_no_rates_and_one_line_says_so(
     monkeypatch.setattr(rates, "MOST_CELLS", 2000)
     facts = prepared(log, tmp_path / "out")
     found = f"found {facts['rows']['train']:,} training rows x 3 fields"
-    assert f"the folders rates, order and refit are left out: they take 2,000 cells at most, {found}" in facts["notes"]
-    assert (facts["rates"], facts["refit"]) == (0, False)
-    assert not [name for name in ("rates", "order", "refit") if (tmp_path / "out" / name).exists()]
+    refused = "there will be no folders rates, order and refit: they take 2,000 cells at most"
+    assert f"{refused}, {found}" in facts["notes"]
+    assert facts["rows_kept_for"] == ()
+    assert not [name for name in ("rows", "rates", "order", "refit") if (tmp_path / "out" / name).exists()]

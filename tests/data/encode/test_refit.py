@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from fieldwise.data.dataset import Dataset
-from fieldwise.data.encode import refit, staged
 from fieldwise.data.encode.prepare import Split, prepare
 from fieldwise.data.schema import HistorySettings
 from tests.data.clicks import ROWS, click_log, prepared
@@ -60,7 +59,7 @@ def test_no_row_sees_its_own_label(log: pa.Table, tmp_path: Path) -> None:
     ids=["a history", "fewer negatives", "no test part"],
 )
 def test_where_there_is_none(log: pa.Table, tmp_path: Path, settings: dict[str, Any]) -> None:
-    assert not prepared(log, tmp_path / "out", **settings)["refit"]
+    assert "refit" not in prepared(log, tmp_path / "out", **settings)["rows_kept_for"]
     assert not (tmp_path / "out" / "refit").exists()
 
 
@@ -68,17 +67,5 @@ def test_test_rows_of_the_user_stay_out(log: pa.Table, tmp_path: Path) -> None:
     sources = {"train": lambda: iter([log]), "test": lambda: iter([log.slice(0, 100)])}
     for shares in ((0.8, 0.2, 0.0), (0.8, 0.1, 0.1)):
         out = tmp_path / str(shares[1])
-        assert not prepare(sources, out, "click", split=Split(shares), with_rates=True)["refit"]
-
-
-def test_a_disk_without_second_names_gets_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_link(*_: Any) -> None:
-        raise OSError("not supported")
-
-    monkeypatch.setattr(refit.os, "link", no_link)
-    for part, value in (("train", 1), ("test", 2)):
-        (tmp_path / part).mkdir()
-        staged.write_staged(tmp_path / part / "00000000.parquet", pa.table({"a": [value]}))
-    for _ in range(2):  # a killed one goes on
-        refit._join([tmp_path / "train", tmp_path / "test"], tmp_path / "joined")
-    assert [chunk["a"].to_pylist() for chunk in staged.staged_chunks(tmp_path / "joined")] == [[1], [2]]
+        facts = prepare(sources, out, "click", split=Split(shares), keep_rows=True)
+        assert facts["rows_kept_for"] == ("rates", "order")

@@ -15,7 +15,7 @@ import pytest
 from fieldwise.config.errors import FieldwiseError
 from fieldwise.config.files import resumed_folder
 from fieldwise.data.dataset import ArrayFile, Dataset
-from fieldwise.data.encode import encode, stage
+from fieldwise.data.encode import encode, kept, stage
 from fieldwise.data.encode import prepare as room
 from fieldwise.data.encode.prepare import Inputs, Split, prepare
 from fieldwise.data.read import line_blocks
@@ -76,7 +76,7 @@ def kill_after(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, calls: in
 
 SETTINGS = {
     "random": {"split": Split(seed=3)},
-    "with rates": {"split": Split(seed=3), "with_rates": True},
+    "kept rows": {"split": Split(seed=3), "keep_rows": True},
     "in order": {"split": Split(by="row")},
     "by value": {"split": Split(by="user")},
     "fewer negatives": {"split": Split(by="row"), "keep_negatives": 0.5},
@@ -164,7 +164,6 @@ def test_rows_that_come_from_no_file_start_anew(tmp_path: Path) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         kill_after(patch, encode, "read_journal", 0)
-        patch.setattr(room, "encode_parts", encode.encode_parts)
         with pytest.raises(Killed):
             prepare({"train": rows}, tmp_path / "out", "click")
     assert list(tmp_path.iterdir()) == []
@@ -207,4 +206,16 @@ def test_killed_while_the_staged_rows_are_removed(tmp_path: Path, log: Path) -> 
             prepared(log, tmp_path / "out")
     prepared(log, tmp_path / "out")
     prepared(log, tmp_path / "whole")
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("calls", [0, 2])
+def test_killed_while_the_rows_are_kept(tmp_path: Path, log: Path, calls: int) -> None:
+    """Rows that have moved are not taken for staged ones, nor is what they moved to taken for all of them."""
+    prepared(log, tmp_path / "whole", keep_rows=True)
+    with pytest.MonkeyPatch.context() as patch:
+        kill_after(patch, kept, "_move", calls)
+        with pytest.raises(Killed):
+            prepared(log, tmp_path / "out", keep_rows=True)
+    prepared(log, tmp_path / "out", keep_rows=True)
     assert content(tmp_path / "out") == content(tmp_path / "whole")

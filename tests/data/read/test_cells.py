@@ -16,7 +16,7 @@ from fieldwise.bundle.predictor import Predictor
 from fieldwise.config.errors import DataError
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.kinds.number import as_number
-from fieldwise.data.read import cell_loops, formats, line_blocks
+from fieldwise.data.read import cell_id_loops, cell_loops, formats, line_blocks
 from fieldwise.data.read.cells import Cells, cells_of
 from fieldwise.data.read.formats import text_of
 from fieldwise.data.read.parallel import using
@@ -81,9 +81,9 @@ def test_blocks_with_a_fault_are_no_cells(block: bytes) -> None:
 @given(some.from_regex(r"-?[0-9]{1,16}(\.[0-9]{1,8})?", fullmatch=True))
 def test_numbers_are_pythons(text: str) -> None:
     data: Any = np.frombuffer(text.encode() + bytes(cell_loops.ROOM), dtype=np.uint8)
-    found = cell_loops.decimal(data, 0, len(text))
+    found = cell_id_loops.decimal(data, 0, len(text))
     digits = len(text.strip("-").replace(".", ""))
-    assert found == as_number(text) if digits <= cell_loops.DIGITS else np.isnan(found)
+    assert found == as_number(text) if digits <= cell_id_loops.DIGITS else np.isnan(found)
 
 
 @pytest.mark.parametrize("few", [0, line_blocks.FEW])

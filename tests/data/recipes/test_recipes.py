@@ -18,7 +18,7 @@ from fieldwise.bundle.predictor import Predictor
 from fieldwise.config.errors import DataError
 from fieldwise.data.read import streams
 from fieldwise.data.recipes import RECIPES, avazu, find, ipinyou
-from fieldwise.data.recipes.plan import Asked, plan
+from fieldwise.data.recipes.asked import Asked, plan_of
 from fieldwise.data.recipes.raw_columns import Reader, count_labels, rows_of
 from fieldwise.data.schema import Schema
 from fieldwise.data.world import World
@@ -86,7 +86,7 @@ def test_avazu_has_its_hours_in_three(raw: Path) -> None:
 
 
 def test_ipinyou_joins_clicks_and_keeps_the_worlds_fields(raw: Path) -> None:
-    parts = plan(Asked([raw / "ipinyou"], recipe="ipinyou")).parts
+    parts = plan_of(Asked([raw / "ipinyou"], recipe="ipinyou"))[1].parts
     assert [len(paths) for paths in parts.values()] == [7, 3]
     for part, days in (("train", range(7)), ("test", range(7, 10))):
         plain, found = (
@@ -133,8 +133,8 @@ def test_a_chunk_of_missing_values_has_the_columns_type() -> None:
 
 def test_files_beside_others_may_be_named(raw: Path) -> None:
     files = [raw / "movielens-1m" / name for name in ("movies.dat", "ratings.dat", "users.dat")]
-    assert plan(Asked(files, recipe="movielens-1m")).parts == {"train": files[1:2]}
-    held = plan(Asked(files, test=files[1], recipe="movielens-1m")).parts
+    assert plan_of(Asked(files, recipe="movielens-1m"))[1].parts == {"train": files[1:2]}
+    held = plan_of(Asked(files, test=files[1], recipe="movielens-1m"))[1].parts
     assert held == {"train": files[1:2], "test": files[1:2]}
 
 
@@ -212,7 +212,7 @@ def test_prepare_train_predict_evaluate(kind: str, raw: Path, tmp_path: Path, ru
     facts = run("prepare", raw / kind, "--recipe", kind, "--out", tmp_path / "data")
     assert any(f"recipe {kind}" in note for note in facts["notes"]) == bool(find(kind).rows)
     run("train", tmp_path / "data", "--model", "lr", "--set", "train.epochs=1", "--out", tmp_path / "run")
-    parts = plan(Asked([raw / kind], recipe=kind)).parts
+    parts = plan_of(Asked([raw / kind], recipe=kind))[1].parts
     labelled = parts.get("test", parts["train"])[0]
     measured = run("evaluate", tmp_path / "run", labelled)
     predicted = run("predict", tmp_path / "run", labelled, "-o", tmp_path / "p.csv")
@@ -357,7 +357,7 @@ def test_all_recipes_are_listed(run: Run) -> None:
 def test_no_label_no_preparation(raw: Path, tmp_path: Path) -> None:
     bare = without_label("criteo", raw / "criteo", tmp_path / "bare")
     with pytest.raises(DataError, match="found no label 'label'"):
-        plan(Asked([bare], recipe="criteo"))
+        plan_of(Asked([bare], recipe="criteo"))
 
 
 def test_a_validation_part_beside_given_test_rows(raw: Path, tmp_path: Path, run: Run) -> None:

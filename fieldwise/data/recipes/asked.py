@@ -1,4 +1,4 @@
-"""What the user asked and what a recipe says -> the rows, schema and split that `prepare` takes."""
+"""What the user asked and what a recipe says -> the plan that `prepare` carries out, and the files behind it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from fieldwise.config.errors import ConfigError, DataError, unknown
-from fieldwise.data.encode.prepare import Rows, Split
-from fieldwise.data.encode.restart import Inputs
+from fieldwise.data.encode.encoder import Encoder
+from fieldwise.data.encode.plan import Inputs, Plan
+from fieldwise.data.encode.split import Rows, Split
 from fieldwise.data.encode.usable import usable
 from fieldwise.data.read import formats
 from fieldwise.data.read.bad_rows import BadRows
@@ -22,7 +23,7 @@ from fieldwise.data.read.texts import texts_of
 from fieldwise.data.recipes import find
 from fieldwise.data.recipes.raw_columns import Reader
 from fieldwise.data.recipes.recipe import Recipe
-from fieldwise.data.schema import HistorySettings, Schema
+from fieldwise.data.schema import ROW_ORDER, HistorySettings, Schema
 
 SHARES = (0.8, 0.1, 0.1)
 
@@ -46,25 +47,25 @@ class Asked:
     keep_negatives: float | None = None
     history: HistorySettings | None = None
     gbdt_leaves: int | None = None
-    continues: bool = False
+    known: Encoder | None = None
     skip_bad_rows: bool = False
+    threads: int = 0
+    keep_rows: bool = False
+
+    def __post_init__(self) -> None:
+        if self.known and (self.history or self.gbdt_leaves or self.recipe or self.drop):
+            kept = "--continue-from keeps fields and recipe as they are"
+            raise ConfigError(f"{kept}; leave out --history, --gbdt-leaves, --recipe, --drop")
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Rows by part, and what to make of them."""
+class Files:
+    """The files of each part, how they are read, and what there is to say of them."""
 
     parts: dict[str, list[Path]]
-    sources: Mapping[str, Rows]
-    label: str
-    weight: str
-    schema: Schema | None
-    split: Split
-    keep_negatives: float
     bad: BadRows
     reader: Reader | None = None
     continues: bool = False
-    drop: Collection[str] = ()
     left_out: str = ""
 
     @property
@@ -80,14 +81,12 @@ class Plan:
     @property
     def inputs(self) -> Inputs | None:
         """What a prepare that was killed is known by; none where rows are skipped, for the count would start anew."""
-        files = [path for paths in self.parts.values() for path in paths]
         reading = (self.recipe, self.reader.balance, self.reader.seed) if self.reader else ()
-        return None if self.bad.skip else Inputs(files, repr(reading))
+        return None if self.bad.skip else Inputs(_every(self.parts), repr(reading))
 
     def locate(self, column: str, text: str | None) -> str:
         """The file and the line, or row, of the first cell of a column that holds a text; the files are read again."""
-        every = [path for paths in self.parts.values() for path in paths]
-        for path in every:
+        for path in _every(self.parts):
             read = self.reader.rows if self.reader else formats.read
             passed = 0
             for chunk in read([path], [column]):
@@ -96,7 +95,7 @@ class Plan:
                     row = passed + int(np.argmax(places == texts.index(text))) + 1
                     return f"{path}, {self._place(path, row)}"
                 passed += len(chunk)
-        return ", ".join(map(str, every))
+        return ", ".join(map(str, _every(self.parts)))
 
     def _place(self, path: Path, row: int) -> str:
         """A row's line, where every line is a row."""
@@ -115,45 +114,75 @@ class Plan:
         return [*self.bad.notes(), *left_out, *complete]
 
 
-def plan(asked: Asked) -> Plan:
-    """How to prepare what was asked for."""
-    name = asked.recipe or (asked.schema.recipe if asked.schema else "")
+def _every(parts: Mapping[str, list[Path]]) -> list[Path]:
+    """The files of all parts."""
+    return [path for paths in parts.values() for path in paths]
+
+
+def plan_of(asked: Asked) -> tuple[Plan, Files]:
+    """How to prepare what was asked for, and from which files."""
+    given = asked.schema or (asked.known.schema if asked.known else None)
+    name = asked.recipe or (given.recipe if given else "")
     recipe = find(name) if name else None
-    schema = asked.schema or (recipe.schema if recipe else None)
+    schema = given or (recipe.schema if recipe else None)
     if recipe and schema:
         schema = _dropped(schema, recipe, asked.drop)
-    label = asked.label or (asked.schema.label if asked.schema else recipe.label if recipe else "")
+    label = asked.label or (given.label if given else recipe.label if recipe else "")
     if not label:
         raise ConfigError("--label is missing: name the column that holds the 0/1 response")
     if schema:
         leaves = schema.gbdt_leaves if asked.gbdt_leaves is None else asked.gbdt_leaves
         schema = replace(schema, label=label, gbdt_leaves=leaves)
-    weight = asked.weight or (schema.weight if schema else "")
-    bad, split = BadRows(asked.skip_bad_rows), _split(asked, recipe)
-    parts = _parts(asked, recipe, split)
-    keep = 1.0 if asked.keep_negatives is None else asked.keep_negatives
-    if recipe is None:
+    weight, split = asked.weight or (schema.weight if schema else ""), _split(asked, recipe)
+    parts, bad = _parts(asked, recipe, split), BadRows(asked.skip_bad_rows)
+    if recipe:
+        reader = _reader(asked, recipe, schema, label, parts, bad)
+        files = Files(parts, bad, reader, bool(asked.known))
+        columns = _columns(asked, schema, split, label, weight) if schema else None
+        sources: dict[str, Rows] = {part: partial(reader.rows, paths, columns) for part, paths in parts.items()}
+        drop = () if schema else tuple(asked.drop)
+    else:
         sources = _plain_sources(parts, schema, label, bad)
         index = "" if schema else formats.index_column(parts["train"][0], bad)
-        drop = (*asked.drop, index) if index and index not in asked.drop else tuple(asked.drop)
-        left_out = index if index not in asked.drop else ""
-        return Plan(parts, sources, label, weight, schema, split, keep, bad, drop=drop, left_out=left_out)
-    balance = recipe.balance and asked.keep_negatives is None
-    every = [path for paths in parts.values() for path in paths]
+        files = Files(parts, bad, left_out=index if index not in asked.drop else "")
+        drop = (*asked.drop, files.left_out) if files.left_out else tuple(asked.drop)
+    plan = Plan(
+        sources=sources,
+        label=label,
+        schema=schema,
+        split=split,
+        weight=weight,
+        drop=drop,
+        names=files.names,
+        keep_negatives=1.0 if asked.keep_negatives is None else asked.keep_negatives,
+        gbdt_leaves=asked.gbdt_leaves or 0,
+        history=asked.history,
+        known=asked.known,
+        recipe=files.recipe,
+        threads=asked.threads,
+        inputs=files.inputs,
+        keep_rows=asked.keep_rows,
+    )
+    return plan, files
+
+
+def _reader(
+    asked: Asked, recipe: Recipe, schema: Schema | None, label: str, parts: Mapping[str, list[Path]], bad: BadRows
+) -> Reader:
+    """How a recipe reads its files, each of which must have the label."""
+    every = _every(parts)
     inferred = formats.number_fields(every, recipe.kind, bad) if recipe.kind else None
+    balance = recipe.balance and asked.keep_negatives is None
     reader = Reader(recipe, bad, balance, asked.seed, label, schema.numbers if schema else inferred)
     for path in every:
         if label not in (known := reader.columns(path)):
             found = ", ".join(known)
             raise DataError(f"recipe '{recipe.name}' found no label '{label}' in the file: {found} ({path})")
-    columns = _columns(asked, schema, split, label, weight) if schema else None
-    sources = {part: partial(reader.rows, paths, columns) for part, paths in parts.items()}
-    drop = () if schema else tuple(asked.drop)
-    return Plan(parts, sources, label, weight, schema, split, keep, bad, reader, asked.continues, drop)
+    return reader
 
 
 def _plain_sources(parts: Mapping[str, list[Path]], schema: Schema | None, label: str, bad: BadRows) -> dict[str, Rows]:
-    every = [path for paths in parts.values() for path in paths]
+    every = _every(parts)
     for path in every:
         formats.column_names(path, bad=bad)
     numbers = schema.numbers if schema else formats.number_fields(every, bad=bad)
@@ -184,7 +213,7 @@ def _split(asked: Asked, recipe: Recipe | None) -> Split:
 def _parts(asked: Asked, recipe: Recipe | None, split: Split) -> dict[str, list[Path]]:
     """Which files hold the rows of which part."""
     apart = {part: [path] for part, path in (("valid", asked.valid), ("test", asked.test)) if path}
-    if recipe is None or apart or asked.continues or not recipe.parts:
+    if recipe is None or apart or asked.known or not recipe.parts:
         return {"train": _any_files(recipe, asked.files) if recipe else list(asked.files), **apart}
     found: dict[str, list[Path]] = {}
     for path in _files(recipe, asked.files):
@@ -240,7 +269,5 @@ def _by_number(path: Path) -> list[tuple[int, str]]:
 def _columns(asked: Asked, schema: Schema, split: Split, label: str, weight: str) -> list[str]:
     """The columns to read: those of the fields, and what the label, the split and the history need."""
     history = asked.history or schema.history
-    time = history.time if history.time != "row" else ""
-    by = split.by if split.by != "row" else ""
-    more = [*history.columns, *history.group, time, by, *split.group]
-    return [name for name in dict.fromkeys([label, weight, *schema.columns, *more]) if name]
+    by = split.by if split.by != ROW_ORDER else ""
+    return [n for n in dict.fromkeys([label, weight, *schema.columns, *history.told_of, by, *split.group]) if n]

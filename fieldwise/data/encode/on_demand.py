@@ -1,0 +1,47 @@
+"""The folders inside of a prepared one, each made once, from the rows that it keeps, when somebody asks for it."""
+
+from __future__ import annotations
+
+import errno
+from functools import partial
+from pathlib import Path
+
+from fieldwise.config.errors import FieldwiseError
+from fieldwise.config.files import turn
+from fieldwise.data.dataset import is_prepared
+from fieldwise.data.encode import kept, rates, refit
+from fieldwise.data.encode.kept import Kept
+from fieldwise.data.encode.staged import Progress, quiet
+from fieldwise.data.read.parallel import cores, using
+
+MAKERS = {name: partial(rates.make_rates, name) for name in rates.FOLDS} | {refit.FOLDER: refit.make_refit}
+
+
+def offered(folder: Path) -> bool:
+    """Whether a folder inside of a prepared one is there, or would be made."""
+    return is_prepared(folder) or folder.name in Kept.of(folder.parent).makes
+
+
+def made(folder: Path, progress: Progress = quiet) -> Path:
+    """A prepared folder; one that is not there is made where the one around it keeps the rows for it.
+
+    It appears whole or not at all. Who comes second waits for the first, and finds it.
+    """
+    if is_prepared(folder) or folder.name not in MAKERS:
+        return folder
+    data = made(folder.parent, progress)
+    if offered(folder):
+        with turn(data / kept.FOLDER), using(cores()):
+            if not is_prepared(folder):
+                _make(folder, progress)
+    return folder
+
+
+def _make(folder: Path, progress: Progress) -> None:
+    try:
+        MAKERS[folder.name](folder.parent, progress)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        way_out = "copy the prepared folder to where you may write, or choose models that read its ids alone"
+        raise FieldwiseError(f"cannot make the folder {folder}: {error.strerror}; {way_out}") from None
