@@ -36,6 +36,6 @@ def embedding_(weight: Tensor, fields: int, rows: int, dim: int, init: str = "un
 
 
 def xavier_(weight: Tensor, fan_in: int, fan_out: int) -> Tensor:
-    """U(+-sqrt(6/(fan_in+fan_out))), for weights whose shape alone does not tell the fans."""
+    """U(+-sqrt(6/(fan_in+fan_out))), for weights whose shape does not show the fans."""
     limit = math.sqrt(6 / (fan_in + fan_out))
     return nn.init.uniform_(weight, -limit, limit)

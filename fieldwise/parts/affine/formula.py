@@ -19,7 +19,7 @@ def affine(width: int, out: int, weight_norm: bool = False) -> nn.Module:
 
 
 class Affine(nn.Linear):
-    """x W^T + b: (B, width) -> (B, out). Zeros may stand behind x's rows."""
+    """x W^T + b: (B, width) -> (B, out). The rows of x may be padded with zeros."""
 
     @chosen(ONEDNN)
     def forward(self, x: Tensor) -> Tensor:

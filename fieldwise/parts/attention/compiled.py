@@ -1,4 +1,4 @@
-"""AFM's scores of pairs by compiled loops, forward and backward (CPU)."""
+"""AFM's attention by compiled loops (CPU)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Scores(torch.autograd.Function):
         compute: Any = attention.backward
         v, weight, bias, last = ctx.saved_tensors
         threads, by_v = running.threads_for(len(v)), torch.zeros_like(v)
-        # Each thread has sums of its own: one after the other, the result does not depend on which is first.
+        # Each thread has its own sums, added in a fixed order: the result does not depend on which thread ends first.
         sums = [torch.zeros(threads, *shape, dtype=torch.float64) for shape in (weight.T.shape, bias.shape, last.shape)]
         arrays = [running.array(part) for part in (grad, v, weight.T, weight, bias, last)]
 

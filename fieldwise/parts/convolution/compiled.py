@@ -1,4 +1,4 @@
-"""A convolution along the fields and the largest value of each channel, as one operation (CPU)."""
+"""A convolution along the fields, and the largest value of each channel, as one operation (CPU)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fieldwise.parts.ways import Way, no_loops_of_rows
 class WindowMax(torch.autograd.Function):
     """max over windows t of W . [v_t ... v_{t + width - 1}]: (B, F, D), (C, width D) -> (B, C).
 
-    Of equal windows the first one gets the gradient, where `amax` would share it out.
+    The first of equal windows gets the gradient; `amax` would divide it among them.
     """
 
     @staticmethod
@@ -62,5 +62,7 @@ def _by_loops(part: Any, v: Tensor) -> Tensor:
 
 
 LOOPS = Way(
-    "compiled loops", lambda part, v: no_loops_of_rows(v) if part.keep == [1] else "several values kept", _by_loops
+    "compiled loops",
+    lambda part, v: no_loops_of_rows(v) if part.keep == [1] else "keeps several values",
+    _by_loops,
 )

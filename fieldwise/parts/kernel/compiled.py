@@ -1,6 +1,6 @@
-"""Kernel products of all pairs by compiled loops (CPU): no pair's vectors are copied.
+"""Kernel products of all pairs by compiled loops, without copies of the pairs' vectors (CPU).
 
-What would have to be kept for the way back is computed again while it is in the cache.
+The backward pass computes intermediate values again, in the cache, instead of keeping them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fieldwise.parts.ways import Way, no_loops_of_rows
 
 
 class KernelProducts(torch.autograd.Function):
-    """v_i^T K_ij v_j of all pairs by compiled loops: (B, F, D), (P, D, D) -> (B, P)."""
+    """v_i^T K_ij v_j of all pairs: (B, F, D), (P, D, D) -> (B, P)."""
 
     @staticmethod
     def forward(ctx: Any, v: Tensor, kernel: Tensor) -> Tensor:
@@ -44,12 +44,12 @@ class KernelProducts(torch.autograd.Function):
 
 
 def by_kernels(grad: Tensor, v: Tensor) -> Tensor:
-    """Sum over rows of g v_i v_j^T of all pairs, with g (B, P) or, for all pairs of a row, (B, 1): (P, D, D)."""
+    """Sum over rows of g v_i v_j^T for all pairs: (P, D, D). g is (B, P), or (B, 1) if a row's pairs share it."""
     from fieldwise.parts.kernel import loops as kernel_products
 
     compute: Any = kernel_products.by_kernels
     threads, (_, fields, dim) = running.threads_for(len(v)), v.shape
-    # Each thread has sums of its own: one after the other, the result does not depend on which is first.
+    # Each thread has its own sums, added in a fixed order: the result does not depend on which thread ends first.
     sums = v.new_zeros(threads, fields * (fields - 1) // 2 * dim * dim)
     arrays = [running.array(part) for part in (grad, v, sums)]
     running.on_threads(lambda low, high, thread: compute(*arrays[:2], low, high, arrays[2][thread]), len(v), threads)
@@ -58,10 +58,12 @@ def by_kernels(grad: Tensor, v: Tensor) -> Tensor:
 
 
 def no_matrix_loops(part: Any, v: Tensor) -> str:
-    """Against compiled loops over pairs' matrices."""
+    """Whether compiled loops can run over the pairs' matrices."""
     if part.kind != "mat":
-        return "kernels that are no matrices"
-    return no_loops_of_rows(v) or ("" if v.dtype == part.kernel.entries.dtype else "vectors and kernels of two types")
+        return "the kernels are not matrices"
+    if v.dtype != part.kernel.entries.dtype:
+        return "vectors and kernels have different types"
+    return no_loops_of_rows(v)
 
 
 def _by_loops(part: Any, v: Tensor) -> Tensor:
