@@ -22,8 +22,8 @@ class AttentionPool(Pairwise):
     """AFM's pairs, weighted by attention (section 3.1): width 1.
 
     score_ij = h^T ReLU(W (v_i * v_j) + b), a = softmax(score / temperature) over pairs, and the features are
-    p^T sum a_ij (v_i * v_j); p is ones, or trained from ones with `project`. The paper's t most plausibly
-    multiplies the score, so that its t is our 1/temperature.
+    p^T sum a_ij (v_i * v_j); p is ones, or, with `project`, learnt from ones on. The paper's t most plausibly
+    multiplies the score, which makes it our 1/temperature.
     """
 
     width = 1

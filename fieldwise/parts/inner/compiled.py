@@ -1,4 +1,4 @@
-"""Inner products of all pairs of field vectors by compiled loops, without the square that holds each twice (CPU)."""
+"""Inner products of all pairs of field vectors by compiled loops, without a matrix that holds each twice (CPU)."""
 
 from __future__ import annotations
 

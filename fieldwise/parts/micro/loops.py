@@ -234,9 +234,9 @@ def add_moments(xs: Any, here: Any, height: Any, near: Any, lanes: Any) -> None:
 def sum_gradients(
     dout: Any, given: Any, layers: Layers, units: Any, stats: Any, start: Any, sums: Sums, means: Any
 ) -> None:
-    """A block's first turn: fills means (2, BLOCK), sum d / n and sum (d u) / n, and adds to sums but the weights'.
+    """First pass over a block: fills means (2, BLOCK), sum d / n and sum (d u) / n, and adds to all sums but `weight`.
 
-    dout (B, P, U) is all rows', `start` the block's first of them; given (P U, BLOCK) is the block's part of it.
+    dout (B, P, U) is of all rows, of which the block begins at `start`; given (P U, BLOCK) is the block's part of it.
     """
     (pairs, height, outs), last_room, kind = layers.last.shape, sums.last.shape[2], means.dtype
     count, zero = min(BLOCK, len(dout) - start), spread(kind.type(0))
@@ -323,7 +323,7 @@ def backward(dout: Any, inputs: Inputs, layers: Layers, kept: Kept, low: Any, hi
                 add_to_vectors(at, sizes, pair, of_units, pointer(turned[k]), pointer(by_z), pointer(by_v[k]))
                 fill_rows(v, i, j, chunk + k, wide, size, pointer(z_rows))
                 pack(z_rows, by_row)
-                # Rows that the last block lacks have no gradient: what z_rows holds there does not matter.
+                # Padding rows of the last block have no gradient, so what z_rows holds there does not matter.
                 of_dx, length = (pointer(along), 0, 1, along.shape[1]), along.shape[1]
                 into = (by_weight, p * height * size, size)
                 added_product(into, of_dx, (pointer(by_row), 0, size), length, height, size)
@@ -336,7 +336,7 @@ def backward(dout: Any, inputs: Inputs, layers: Layers, kept: Kept, low: Any, hi
 def fill_unit_gradients(
     at: Pointers, sizes: Sizes, pair: Pair, xs: Any, here: Any, norm: Any, gs: Any, zero: Any, dxs: Any
 ) -> None:
-    """A pair's dx (H, BLOCK) of units from `here` on, back through last layer, ReLU and norm: its stats and means."""
+    """Fills a pair's dx (H, BLOCK), units from `here` on: back through last layer, ReLU and `norm`, stats and means."""
     height, outs, own, (own_stats, lanes) = sizes.height, sizes.outs, pair.gains, norm
     to_units = (at.last, pair.number * height * outs, 1, outs)
     product((dxs, 0, BLOCK), None, to_units, (gs, pair.number * outs * BLOCK, BLOCK), outs, height, BLOCK)
@@ -367,7 +367,7 @@ def add_to_vectors(at: Pointers, sizes: Sizes, pair: Pair, of_units: Any, vs: An
 
 @njit(cache=True, nogil=True)
 def collect(sums: Any, low: Any, high: Any, dweight: Any, dbias: Any) -> None:
-    """The threads' dweight (threads, P, H, size) of pairs low..high -> (P, 2 D or 3 D, H) and (P, H)."""
+    """Adds up the threads' gradients (threads, P, H, size) of pairs low..high into dweight and dbias (P, H)."""
     wide = dweight.shape[1]
     for p in range(low, high):
         for h in range(sums.shape[2]):
