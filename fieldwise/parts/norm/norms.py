@@ -48,7 +48,8 @@ class PairNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         # Instances first, so that torch's layer norm computes both kinds of statistics in one pass over memory.
-        rows = x.transpose(0, 1)
+        # In float32: on a CPU torch would add up the gradients of gain and shift in bfloat16, row after row.
+        rows = (x.float() if x.dtype == torch.bfloat16 and not x.is_cuda else x).transpose(0, 1)
         if self.alone:
             normal = functional.layer_norm(rows, rows.shape[2:], eps=EPSILON)
             return normal.transpose(0, 1) * self.gain + self.shift
