@@ -6,7 +6,7 @@ One thread writes each row, in a fixed order, so that the result does not depend
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
@@ -61,9 +61,25 @@ def on_threads(action: Callable[[int, int, int], Any], size: int, threads: int) 
     return found
 
 
-def by_rows(action: Callable[[int, int, int], Any], count: int) -> None:
-    """`on_threads` over `count` rows of a batch."""
-    on_threads(action, count, threads_for(count))
+def over_rows(
+    loop: Any, count: int, inputs: Sequence[Tensor | float], outputs: Sequence[Tensor], sums: Sequence[Tensor] = ()
+) -> list[Tensor]:
+    """Runs loop(*inputs, low, high, *outputs, *sums) over `count` rows of a batch, on threads; the totals of the sums.
+
+    Each thread has its own sums, zeros in shape and type like those given. They are added in a fixed order, so that
+    the result does not depend on which thread ends first.
+    """
+    threads = threads_for(count)
+    given = [array(part) if isinstance(part, Tensor) else part for part in inputs]
+    filled = [array(part) for part in outputs]
+    own = [like.new_zeros(threads, *like.shape) for like in sums]
+    added = [array(part) for part in own]
+
+    def part(low: int, high: int, thread: int) -> None:
+        loop(*given, low, high, *filled, *(each[thread] for each in added))
+
+    on_threads(part, count, threads)
+    return [each.sum(0) for each in own]
 
 
 def _at_once(action: Callable[[None], None], threads: int) -> None:

@@ -20,40 +20,33 @@ class KernelProducts(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, v: Tensor, kernel: Tensor) -> Tensor:
-        from fieldwise.parts.kernel import loops as kernel_products
+        from fieldwise.parts.kernel import loops
 
-        compute: Any = kernel_products.forward
         v, kernel = v.contiguous(), kernel.contiguous()
         ctx.save_for_backward(v, kernel)
         products = v.new_empty(len(v), len(kernel))
-        arrays = [running.array(part) for part in (v, kernel, products)]
-        running.by_rows(lambda low, high, _: compute(*arrays[:2], low, high, arrays[2]), len(v))
+        running.over_rows(loops.forward, len(v), [v, kernel], [products])
         return products
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override, unused-ignore]
-        from fieldwise.parts.kernel import loops as kernel_products
+        from fieldwise.parts.kernel import loops
 
-        compute: Any = kernel_products.by_vectors
         v, kernel = ctx.saved_tensors
-        grad, by_v = grad.contiguous(), torch.empty_like(v)
-        arrays = [running.array(part) for part in (grad, v, kernel, by_v)]
-        running.by_rows(lambda low, high, _: compute(*arrays[:3], low, high, arrays[3]), len(v))
+        by_v = torch.empty_like(v)
+        running.over_rows(loops.by_vectors, len(v), [grad, v, kernel], [by_v])
         return by_v, by_kernels(grad, v)
 
 
 def by_kernels(grad: Tensor, v: Tensor) -> Tensor:
     """Sum over rows of g v_i v_j^T for all pairs: (P, D, D). g is (B, P), or (B, 1) if a row's pairs share it."""
-    from fieldwise.parts.kernel import loops as kernel_products
+    from fieldwise.parts.kernel import loops
 
-    compute: Any = kernel_products.by_kernels
-    threads, (_, fields, dim) = running.threads_for(len(v)), v.shape
-    # Each thread has its own sums, added in a fixed order: the result does not depend on which thread ends first.
-    sums = v.new_zeros(threads, fields * (fields - 1) // 2 * dim * dim)
-    arrays = [running.array(part) for part in (grad, v, sums)]
-    running.on_threads(lambda low, high, thread: compute(*arrays[:2], low, high, arrays[2][thread]), len(v), threads)
-    by_first = sums.sum(0).split([(fields - 1 - i) * dim * dim for i in range(fields - 1)])
+    _, fields, dim = v.shape
+    like = v.new_empty(fields * (fields - 1) // 2 * dim * dim)
+    (sums,) = running.over_rows(loops.by_kernels, len(v), [grad, v], [], [like])
+    by_first = sums.split([(fields - 1 - i) * dim * dim for i in range(fields - 1)])
     return torch.cat([own.view(dim, -1, dim).transpose(0, 1) for own in by_first])
 
 

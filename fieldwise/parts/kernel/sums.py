@@ -35,7 +35,7 @@ class KernelSums(torch.autograd.Function):
     @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override, unused-ignore]
         v, made = ctx.saved_tensors
-        return (grad * made).view(v.shape), by_kernels(grad.contiguous(), v)
+        return (grad * made).view(v.shape), by_kernels(grad, v)
 
 
 def diagonal_sums(v: Tensor, kernel: Tensor) -> Tensor:

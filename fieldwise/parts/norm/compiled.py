@@ -19,14 +19,8 @@ class LayerNormRelu(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, gain: Tensor, shift: Tensor, eps: float) -> Tensor:
         from fieldwise.parts.norm import loops
 
-        forward: Any = loops.forward
         y, stats = torch.empty_like(x), gain.new_empty(len(x), 2)
-        arrays = [running.array(part) for part in (x, gain, shift, torch.ones_like(gain), stats, y)]
-
-        def part(low: int, high: int, thread: int) -> None:
-            forward(*arrays[:4], eps, low, high, *arrays[4:])
-
-        running.by_rows(part, len(x))
+        running.over_rows(loops.forward, len(x), [x, gain, shift, torch.ones_like(gain), eps], [stats, y])
         ctx.save_for_backward(x, gain, shift, stats)
         return y
 
@@ -35,19 +29,10 @@ class LayerNormRelu(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:  # type: ignore[override, unused-ignore]
         from fieldwise.parts.norm import loops
 
-        backward: Any = loops.backward
-        x, gain, _, _ = saved = ctx.saved_tensors
-        threads, dx = running.threads_for(len(x)), torch.empty_like(x)
-        # Each thread has its own sums, added in a fixed order: the result does not depend on which thread ends first.
-        by_gain, by_shift = gain.new_zeros(2, threads, len(gain))
-        arrays = [running.array(part) for part in (grad, *saved)]
-        found = [running.array(part) for part in (by_gain, by_shift, dx)]
-
-        def part(low: int, high: int, thread: int) -> None:
-            backward(*arrays, low, high, found[0][thread], found[1][thread], found[2])
-
-        running.on_threads(part, len(x), threads)
-        return dx, by_gain.sum(0), by_shift.sum(0), None
+        x, gain, shift, _ = ctx.saved_tensors
+        dx = torch.empty_like(x)
+        by_gain, by_shift = running.over_rows(loops.backward, len(x), [grad, *ctx.saved_tensors], [dx], [gain, shift])
+        return dx, by_gain, by_shift, None
 
 
 def _against(x: Tensor, norm: nn.Module, activation: nn.Module) -> str:

@@ -76,7 +76,7 @@ def add(sums: Any, c: Any, count: Any, more: Any) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def backward(
-    dy: Any, x: Any, gain: Any, shift: Any, stats: Any, low: Any, high: Any, dgain: Any, dshift: Any, dx: Any
+    dy: Any, x: Any, gain: Any, shift: Any, stats: Any, low: Any, high: Any, dx: Any, dgain: Any, dshift: Any
 ) -> None:
     """Fills rows low..high of dx (B, H), adds to dgain and dshift (H,)."""
     units, to, zero = x.shape[1], gain.dtype.type, spread(gain.dtype.type(0))
