@@ -29,12 +29,11 @@ def _against(layer: Any, x: Tensor) -> str:
     return "" if available() else "torch was built without oneDNN"
 
 
-def _by_onednn(layer: Any, x: Tensor) -> Tensor:
-    found: Tensor = AffineProduct.apply(x, layer.weight, layer.bias)  # type: ignore[no-untyped-call]
-    return found
-
-
-ONEDNN = Way("oneDNN", _against, _by_onednn)
+ONEDNN = Way(
+    "oneDNN",
+    _against,
+    lambda layer, x: AffineProduct.apply(x, layer.weight, layer.bias),  # type: ignore[no-untyped-call]
+)
 
 
 @cache

@@ -36,9 +36,8 @@ class InnerProducts(torch.autograd.Function):
         return found
 
 
-def _by_loops(part: object, v: Tensor) -> Tensor:
-    found: Tensor = InnerProducts.apply(v)  # type: ignore[no-untyped-call]
-    return found
-
-
-LOOPS = Way("compiled loops", lambda part, v: no_loops_of_rows(v), _by_loops)
+LOOPS = Way(
+    "compiled loops",
+    lambda part, v: no_loops_of_rows(v),
+    lambda part, v: InnerProducts.apply(v),  # type: ignore[no-untyped-call]
+)

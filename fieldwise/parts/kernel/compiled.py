@@ -59,9 +59,8 @@ def no_matrix_loops(part: Any, v: Tensor) -> str:
     return no_loops_of_rows(v)
 
 
-def _by_loops(part: Any, v: Tensor) -> Tensor:
-    found: Tensor = KernelProducts.apply(v, part.kernel())  # type: ignore[no-untyped-call]
-    return found
-
-
-LOOPS = Way("compiled loops", no_matrix_loops, _by_loops)
+LOOPS = Way(
+    "compiled loops",
+    no_matrix_loops,
+    lambda part, v: KernelProducts.apply(v, part.kernel()),  # type: ignore[no-untyped-call]
+)

@@ -69,17 +69,16 @@ def _no_large_product(part: Any, v: Tensor) -> str:
     return no_matrix_loops(part, v) if torch.is_grad_enabled() else "only for gradients"
 
 
-def _by_one_product(part: Any, v: Tensor) -> Tensor:
-    found: Tensor = KernelSums.apply(v, part.kernel())  # type: ignore[no-untyped-call]
-    return found
-
-
 def _by_place(part: Any, v: Tensor) -> Tensor:
     with torch.autocast("cpu", enabled=False):
         return diagonal_sums(v, part.kernel())
 
 
-ONE_PRODUCT = Way("one large product", _no_large_product, _by_one_product)
+ONE_PRODUCT = Way(
+    "one large product",
+    _no_large_product,
+    lambda part, v: KernelSums.apply(v, part.kernel()),  # type: ignore[no-untyped-call]
+)
 BY_PLACE = Way(
     "a product for each place",
     lambda part, v: "the kernels are matrices" if part.kind == "mat" else no_loops_of_rows(v),

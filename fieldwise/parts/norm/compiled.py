@@ -41,9 +41,8 @@ def _against(x: Tensor, norm: nn.Module, activation: nn.Module) -> str:
     return no_loops_of_rows(x, narrow=True) or ("" if x.is_contiguous() else "not contiguous")
 
 
-def _by_loops(x: Tensor, norm: Any, activation: nn.Module) -> Tensor:
-    found: Tensor = LayerNormRelu.apply(x, norm.weight, norm.bias, norm.eps)  # type: ignore[no-untyped-call]
-    return found
-
-
-LOOPS = Way("compiled loops", _against, _by_loops)
+LOOPS = Way(
+    "compiled loops",
+    _against,
+    lambda x, norm, activation: LayerNormRelu.apply(x, norm.weight, norm.bias, norm.eps),  # type: ignore[no-untyped-call]
+)
