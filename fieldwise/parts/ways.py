@@ -93,7 +93,7 @@ def formulas_alone() -> Iterator[None]:
 
 
 @contextmanager
-def told(listener: Callable[[Choice], None]) -> Iterator[None]:
+def listening(listener: Callable[[Choice], None]) -> Iterator[None]:
     """Inside it `listener` is called with every choice."""
     global _listener
     before, _listener = _listener, listener
@@ -122,7 +122,7 @@ def taken(model: nn.Module, run: Callable[[], object]) -> list[Taken]:
         kind, path = choice.formula.__qualname__.removesuffix(".forward"), paths[id(owner)]
         found.setdefault((path, kind), Taken(path, kind, choice.way, choice.against))
 
-    with told(listener):
+    with listening(listener):
         run()
     plain = [(path, module) for path, module in model.named_modules() if type(module) is nn.Linear]
     slower = [Taken(path, "Linear", FORMULA, {"oneDNN": "a plain nn.Linear; affine() is faster"}) for path, _ in plain]

@@ -23,6 +23,6 @@ class Affine(nn.Linear):
 
     @chosen(ONEDNN)
     def forward(self, x: Tensor) -> Tensor:
-        behind = x.shape[-1] - self.in_features
-        weight = functional.pad(self.weight, (0, behind)) if behind > 0 else self.weight
+        padding = x.shape[-1] - self.in_features
+        weight = functional.pad(self.weight, (0, padding)) if padding > 0 else self.weight
         return functional.linear(x, weight, self.bias)

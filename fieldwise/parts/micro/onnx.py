@@ -174,7 +174,7 @@ def _fused(graph: Graph, layer: Part, units: Units, mean: str, deviation: str) -
     return Units(graph.op("Relu", normal), units.pairs, False)
 
 
-# For smaller gains, shift / gain would be too large beside the values for float32.
+# For smaller gains, shift / gain would be too large, next to the values, for float32.
 SMALLEST_GAIN = 1e-3
 
 
