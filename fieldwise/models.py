@@ -2,8 +2,8 @@
 
     logit(x) = linear(x) + sum over branches of classifier(interaction(embedding(x)))
 
-A model is a function of the fields' layout; its options are its keyword arguments, which is where validation,
-`fieldwise models` and the docs read them.
+A model is a function of the fields' layout. Its options are its keyword arguments: validation, `fieldwise models` and
+the docs read them from its signature.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ MODELS: dict[str, Callable[..., Model]] = {}
 
 
 def register(build: Callable[..., Model]) -> Callable[..., Model]:
-    """Makes a model known under its function's name."""
+    """Registers a model under its function's name."""
     MODELS[build.__name__] = build
     return build
 
 
 def named(name: str) -> Callable[..., Model | Trees]:
-    """What builds the model of that name: a registered network, or the trees beside them."""
+    """The function that builds the model of this name: a registered network, or the trees."""
     known = registry()
     if name not in known:
         raise ConfigError(unknown("model", name, known))
@@ -52,22 +52,22 @@ def named(name: str) -> Callable[..., Model | Trees]:
 
 
 def registry() -> dict[str, Callable[..., Model | Trees]]:
-    """All that `fieldwise train --model` takes. MODELS are the networks, for the contract suite and for gradients."""
+    """All models that `fieldwise train --model` takes; MODELS has the networks alone."""
     return {**MODELS, "gbdt": gbdt}
 
 
 def options(name: str) -> dict[str, Any]:
-    """A model's options and their defaults; groups of options, such as the DNN's layers, are spread out."""
+    """A model's options and their defaults; groups of options, such as the DNN's layers, are flattened."""
     return options_of(named(name))
 
 
 def build(name: str, layout: Layout, settings: dict[str, Any] | None = None) -> Model | Trees:
-    """The model of that name over these fields; `settings` are its options."""
+    """Builds the model of this name over these fields; `settings` are its options."""
     return named(name)(layout, **arguments(named(name), settings or {}))
 
 
 def describe(name: str, layout: Layout | None = None) -> dict[str, Any]:
-    """What a model is made of, its options, and its parameters over these fields (without allocating them)."""
+    """A model's parts, its options, and the number of its parameters over these fields (without allocating them)."""
     with torch.device("meta"):
         model = build(name, layout or Layout.of([2] * 8))
     network = model if isinstance(model, Model) else None
@@ -134,7 +134,7 @@ def afm(
     project: bool = True,
     dropout: float = 0.0,
 ) -> Model:
-    """Attentional FM: FM's pairs weighted by attention (section 3.1); `project` is its authors', not the paper's."""
+    """Attentional FM: FM's pairs weighted by attention (section 3.1); `project` is of AFM's authors, not the paper."""
     dims = vectors.sizes(sizes)
     pool = AttentionPool(dims, attention, temperature, project, dropout)
     return Model(Embedding(sizes, dims), Branch(pool, Sum()), linear=Linear(sizes))

@@ -1,1 +1,1 @@
-"""What ONNX graphs are written with: nodes, plain parts, the two sides of a ranking. No torch."""
+"""Building blocks of ONNX graphs: nodes, plain parts, the two sides of a ranking. No torch."""

@@ -1,8 +1,8 @@
-"""The context's units behind a norm whose statistics are each row's own, without a walk over rows and units.
+"""The context's units after a norm with statistics of each row, without computing every unit for every row.
 
 relu(x + d s - m) has the same x for all rows of a ranking; only a row's mean m and deviation d differ, and little.
-Where x is far from 0 all rows agree on the sign, and what the units add to the next layer is linear in 1, d and m:
-three sums over units, made once. The few units on whose sign rows may differ are computed row by row.
+Where x is far from 0 all rows have the same sign, and what the units add to the next layer is linear in 1, d and m:
+three sums over units, computed once. The few units whose sign may differ between rows are computed row by row.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def next_layer(graph: Graph, x: str, norm: RowNorm, weight: NDArray[np.float32])
 
 
 def _signs(graph: Graph, x: str, norm: RowNorm, slope: NDArray[Any]) -> tuple[str, str]:
-    """Which units (P, 1, H) are above 0 in all rows, and of which that is not known: by the ends of m and d alone."""
+    """Which units (P, 1, H) are above 0 in all rows, and which may be: from the extremes of m and d alone."""
     lowest, highest = (graph.op(kind, norm.mean, keepdims=0) for kind in ("ReduceMin", "ReduceMax"))
     deviations = [graph.op(kind, norm.deviation, keepdims=0) for kind in ("ReduceMin", "ReduceMax")]
     ends = [graph.op("Mul", each, slope) for each in deviations]
@@ -54,7 +54,7 @@ def _signs(graph: Graph, x: str, norm: RowNorm, slope: NDArray[Any]) -> tuple[st
 def _row_by_row(
     graph: Graph, x: str, norm: RowNorm, slope: NDArray[Any], weight: NDArray[Any], chosen: str
 ) -> tuple[str, str]:
-    """Of U chosen units: the places (U, K, 1) of their pairs' features, and what they add there, (U, K, B)."""
+    """For U chosen units: the places (U, K, 1) of their pairs' features, and what they add there, (U, K, B)."""
     _, width, outputs = weight.shape
     places = graph.op("Squeeze", graph.op("NonZero", graph.reshape(chosen, [-1])), [0])
     own, slopes, weights = (

@@ -1,7 +1,7 @@
-"""Features of two sides, and what reads them: a sum, a norm, a DNN.
+"""Features of two sides, and the graphs that read them: a sum, a norm, a DNN.
 
-A block of features is of the context, one row for all, or of the rows. The first layer of a DNN is a sum over blocks,
-so that what it makes of the context's is computed once.
+A block of features belongs to the context, one row for all, or to the rows. The first layer of a DNN is a sum over
+blocks, so that the context's part of it is computed once.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 from fieldwise.graphs.graph import Graph
 from fieldwise.graphs.plain_parts import Part
 
-# The place of a single feature.
+# The columns of a single feature.
 ONE = np.zeros(1, dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class Block:
-    """Features (n, h) with their places among all: n is 1 if `shared`.
+    """Features (n, h) and their columns among all features; n is 1 if `shared`.
 
-    With a `scale` and an `offset` (B, 1) they stand for gain * (value * scale + offset) + shift: a norm, whose
-    statistics are each row's own, on values that all rows share.
+    With `scale` and `offset` (B, 1) they stand for gain * (value * scale + offset) + shift: a norm with statistics of
+    each row, on values that all rows share.
     """
 
     value: str
@@ -70,7 +70,7 @@ def normed(graph: Graph, blocks: list[Block], norm: Norm) -> list[Block]:
 
 
 def _joined(graph: Graph, blocks: list[Block]) -> Block:
-    """Blocks of one kind as one."""
+    """The blocks, which are all of the rows, as one."""
     if len(blocks) == 1:
         return blocks[0]
     value = graph.op("Concat", *(block.value for block in blocks), axis=1)
@@ -79,7 +79,7 @@ def _joined(graph: Graph, blocks: list[Block]) -> Block:
 
 @dataclass(frozen=True)
 class Moments:
-    """How many numbers a row of a value has, their mean, and the sum of the squares of their distances to it."""
+    """The count, the mean and the sum of squared distances to the mean of a row's numbers."""
 
     count: int
     mean: str
@@ -93,7 +93,7 @@ class Moments:
 
 
 def together(graph: Graph, parts: list[Moments], epsilon: float) -> tuple[str, str]:
-    """Mean and standard deviation over several values, by Chan's formula, which loses nothing where means are large."""
+    """Mean and standard deviation over several values, by Chan's formula, which stays exact where means are large."""
     count = sum(part.count for part in parts)
     mean = graph.total([graph.op("Mul", part.mean, part.count / count) for part in parts])
     squares = [graph.total([part.squares for part in parts])]
@@ -127,7 +127,7 @@ def _after(graph: Graph, part: Part, layer: Part, x: str) -> str:
 
 
 def _first_layer(graph: Graph, layer: Part, blocks: list[Block]) -> str:
-    """Each block by its own rows of the weights: what the context's give is one row."""
+    """Each block times its own rows of the weights; the result of the context's blocks is one row."""
     weight, bias = layer.arrays["weight"], layer.arrays["bias"].astype(np.float64)
     found: list[str] = []
     rows: list[str] = []

@@ -1,4 +1,4 @@
-"""ONNX graphs, written node by node: plain operators that any ONNX Runtime has."""
+"""Writes ONNX graphs node by node, with standard operators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INLINED = "inlined_"
 
 
 def load_onnx() -> Any:
-    """The onnx package, or one line that says how to get it."""
+    """The onnx package, or an error that says how to install it."""
     try:
         import onnx
         import onnx.compose
@@ -27,7 +27,7 @@ def load_onnx() -> Any:
 
 
 class Graph:
-    """A graph under construction. Values are names; what is given as an array or a number becomes a constant."""
+    """A graph under construction. Values are names; arrays and numbers become constants."""
 
     def __init__(self) -> None:
         self.onnx = load_onnx()
@@ -45,13 +45,13 @@ class Graph:
         return name
 
     def pair(self, kind: str, *inputs: str | list[int], **attributes: Any) -> tuple[str, str]:
-        """Adds an operator of two results."""
+        """Adds an operator with two results."""
         first = self.op(kind, *inputs, **attributes)
         self.nodes[-1].output.append(f"{first}_second")
         return first, f"{first}_second"
 
     def constant(self, value: NDArray[Any] | int | float | list[int]) -> str:
-        """The name of a constant; small equal ones are held once. Python's numbers are int64 and float32."""
+        """The name of a constant; small equal ones are stored once. Python's numbers become int64 and float32."""
         array = np.asarray(value, dtype=np.float32 if isinstance(value, float) else None, order="C")
         key = (str(array.dtype), array.shape, array.tobytes() if array.nbytes <= SMALL else None)
         if key in self._known:
@@ -67,7 +67,7 @@ class Graph:
         return name
 
     def stored(self, name: str, array: NDArray[Any], file: str, offset: int) -> str:
-        """A constant whose numbers lie in a file beside the graph's."""
+        """A constant whose numbers are in another file beside the graph."""
         tensor = self.onnx.TensorProto(
             name=name, data_type=self._type(array.dtype), dims=array.shape, data_location=self.onnx.TensorProto.EXTERNAL
         )
@@ -77,7 +77,7 @@ class Graph:
         return name
 
     def inlined(self, model: bytes, inputs: list[str]) -> str:
-        """The operators of another model on values of this graph, its inputs in their order; its one result."""
+        """Inlines another model: its inputs, in order, are values of this graph. Returns its one result."""
         found = self.onnx.compose.add_prefix(self.onnx.load_from_string(model), INLINED)
         for value, into in zip(inputs, found.graph.input, strict=True):
             self.nodes.append(self.onnx.helper.make_node("Identity", [value], [into.name]))
@@ -102,7 +102,7 @@ class Graph:
         found: int = self.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind))
         return found
 
-    # The operators that are used everywhere, in words.
+    # Shorthands for common operators.
 
     def sum(self, value: str, axes: list[int], keep: bool = False) -> str:
         return self.op("ReduceSum", value, axes, keepdims=int(keep))

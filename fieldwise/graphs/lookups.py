@@ -1,7 +1,7 @@
-"""Ids -> vectors, as graphs: what nn/embedding.py and nn/crosses.py look up, for some of the fields.
+"""Ids -> vectors, as graphs: the lookups of nn/embedding.py and nn/crosses.py, for some of the fields.
 
-The fields of a graph are on two sides: those of the context, one row for a request, and those of the rows. A graph of
-whole rows has no context.
+A graph has its fields on two sides: those of the context, with one row for a request, and those of the rows. A graph
+of whole rows has no context.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GOLDEN, FIRST_MIX, SECOND_MIX = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049
 
 @dataclass(frozen=True)
 class Ids:
-    """The ids of some fields: the graph's value (n, C), and which column each field starts at."""
+    """The ids of some fields: a value of the graph (n, C), and the layout that gives each field's columns."""
 
     value: str
     fields: tuple[int, ...]
@@ -45,7 +45,7 @@ class Ids:
         return cls(value, context.fields + rows.fields, rows.layout)
 
     def columns(self, fields: Sequence[int]) -> list[int]:
-        """The columns of some of them."""
+        """The columns of some of the fields."""
         widths = [self.layout.widths[field] for field in self.fields]
         starts = dict(zip(self.fields, [0, *itertools.accumulate(widths)], strict=False))
         return [starts[field] + place for field in fields for place in range(self.layout.widths[field])]
@@ -59,7 +59,7 @@ class Ids:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of tables that ids name, looked up; `names` says where in the graph a table's arrays are."""
+    """Looks up rows of tables; `names` are the graph's names of a table's arrays."""
 
     graph: Graph
     names: dict[int, dict[str, str]]
@@ -76,7 +76,7 @@ class Rows:
 
 
 def vectors(rows: Rows, table: Part, ids: Ids, fields: Sequence[int]) -> tuple[str, list[int]]:
-    """The vectors (n, G, D) of those of the fields that the table has, and which they are, in the vectors' order."""
+    """The vectors (n, G, D) of those fields that the table has, and the list of these fields in the same order."""
     layout, order = ids.layout, table["fields"]
     sizes = [layout.sizes[field] for field in order]
     offsets = dict(zip(order, [0, *itertools.accumulate(sizes)], strict=False))
@@ -95,7 +95,7 @@ def vectors(rows: Rows, table: Part, ids: Ids, fields: Sequence[int]) -> tuple[s
 
 
 def _group(rows: Rows, table: Part, ids: str, offsets: list[int], width: int, interpolated: bool) -> str:
-    """Fields that are looked up alike: ids (n, G * width) -> (n, G, D)."""
+    """Fields with the same kind of lookup: ids (n, G * width) -> (n, G, D)."""
     graph = rows.graph
     kind: Any = np.int32 if len(table.arrays["weight"]) < 2**31 else np.int64
     if width == 1:
@@ -108,7 +108,7 @@ def _group(rows: Rows, table: Part, ids: str, offsets: list[int], width: int, in
 
 
 def members(graph: Graph, ids: str, interpolated: bool, kind: Any = np.int32) -> tuple[str, str]:
-    """Ids (n, G, width), unused ones -1 -> those to look up (n, G, m), and their shares in the mean (n, G, m).
+    """Ids (n, G, width), unused ones -1 -> ids to look up (n, G, m), and their weights in the mean (n, G, m).
 
     As Run.members of nn/embedding.py.
     """
@@ -149,7 +149,7 @@ def pair_weights(rows: Rows, part: Part, ids: Ids, pairs: Sequence[int]) -> str:
 
 
 def _pair_group(rows: Rows, table: Part, ids: str, offsets: NDArray[np.int64], width: int) -> str:
-    """Pairs with equally many members: ids (n, G * width) -> their mean weights (n, G)."""
+    """Pairs with the same number of members: ids (n, G * width) -> their mean weights (n, G)."""
     graph = rows.graph
     if width == 1:
         return graph.op("Squeeze", rows.looked_up(table, graph.op("Add", ids, offsets)), [2])
@@ -159,7 +159,7 @@ def _pair_group(rows: Rows, table: Part, ids: str, offsets: NDArray[np.int64], w
 
 
 def _pair_ids(graph: Graph, ids: Ids, fields: Sequence[tuple[int, int]], buckets: int) -> str:
-    """Places (n, C') in the weights of each pair: each member of one field with each of the other; -1 is none."""
+    """Places (n, C') in each pair's weights, every member of one field with every one of the other; -1 means none."""
     columns = [
         (one, other, ids.layout.sizes[j]) for i, j in fields for one in ids.columns([i]) for other in ids.columns([j])
     ]
@@ -175,7 +175,7 @@ def _pair_ids(graph: Graph, ids: Ids, fields: Sequence[tuple[int, int]], buckets
 
 
 def mixed(graph: Graph, value: str) -> str:
-    """As `mixed` of nn/crosses.py: int64 wraps, and only unsigned numbers are shifted."""
+    """As `mixed` of nn/crosses.py: int64 overflow wraps, and BitShift takes unsigned numbers only."""
     value = graph.op("Add", value, np.array(GOLDEN - 2**64))
     for places, factor in ((30, FIRST_MIX), (27, SECOND_MIX), (31, 0)):
         moved = graph.op(

@@ -1,4 +1,4 @@
-"""A trained network as plain parts: kinds, settings and numpy arrays, of which ONNX graphs are built without torch."""
+"""A trained network as plain parts: kinds, settings and numpy arrays. ONNX graphs are built from them without torch."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from fieldwise.config.documents import parsed
 from fieldwise.config.errors import BundleError
 
 FILES = ("parts.json", "parts.safetensors")
-# The types of numbers that parts have, by the names that safetensors gives them.
+# The types of a part's arrays, by their names in safetensors.
 KINDS = {"F32": np.float32, "F16": np.float16, "I8": np.int8, "I64": np.int64}
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a network: what it is, its settings, its weights, and the parts that it is made of."""
+    """A part of a network: its kind, settings and weights, and the parts inside it."""
 
     kind: str
     settings: dict[str, Any] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Part:
         return self.settings[name]
 
     def walk(self, path: str = "") -> Iterator[tuple[str, Part]]:
-        """This part and all below it, with the paths that their arrays are named by."""
+        """This part and all parts inside it, each with the prefix of its arrays' names."""
         yield path, self
         for number, part in enumerate(self.parts):
             yield from part.walk(f"{path}{number}.")
@@ -46,7 +46,7 @@ def save(part: Part, folder: Path) -> None:
     (folder / FILES[0]).write_text(json.dumps(_described(part), indent=1), encoding="utf-8")
     arrays = {path + name: array for path, each in part.walk() for name, array in each.arrays.items()}
     save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, folder / FILES[1])
-    # safetensors makes files for their owner alone; who may read the one may read the other.
+    # safetensors lets only the owner read its file; both files get the same permissions.
     (folder / FILES[1]).chmod((folder / FILES[0]).stat().st_mode)
 
 
@@ -60,12 +60,12 @@ def load(folder: Path) -> Part:
 
 
 def places(folder: Path) -> dict[str, int]:
-    """Where in parts.safetensors the numbers of each array begin, in bytes."""
+    """The offset of each array in parts.safetensors, in bytes."""
     return {name: place for name, (place, _) in _head(folder).items()}
 
 
 def _head(folder: Path) -> dict[str, tuple[int, dict[str, Any]]]:
-    """The place of each array's numbers, and its facts."""
+    """The offset and the header entry of each array."""
     with (folder / FILES[1]).open("rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
         head = json.loads(file.read(length))
@@ -74,19 +74,19 @@ def _head(folder: Path) -> dict[str, tuple[int, dict[str, Any]]]:
 
 
 def _mapped(folder: Path) -> dict[str, NDArray[Any]]:
-    """All arrays as they lie in the file: processes that serve the same folder share its memory."""
+    """All arrays, mapped from the file: processes that serve the same folder share the memory."""
     whole = np.memmap(folder / FILES[1], mode="r")
     found = {}
     for name, (place, facts) in _head(folder).items():
         if facts["dtype"] not in KINDS:
-            raise ValueError(f"'{name[:100]}' is of {', '.join(KINDS)}, found {str(facts['dtype'])[:20]}")
+            raise ValueError(f"'{name[:100]}' must be {', '.join(KINDS)}, found {str(facts['dtype'])[:20]}")
         kind = np.dtype(KINDS[facts["dtype"]])
         count = int(np.prod(facts["shape"]))
         bytes_of = np.asarray(whole[place : place + count * kind.itemsize])
         found[name] = array = bytes_of.view(kind).reshape(facts["shape"])
-        # A sum that is finite is one of finite numbers.
+        # If the sum is finite, so are all numbers.
         if kind.kind == "f" and not (np.isfinite(array.sum(dtype=np.float64)) or np.isfinite(array).all()):
-            raise ValueError(f"weights are finite numbers, found others in '{name[:100]}'")
+            raise ValueError(f"weights must be finite numbers, found others in '{name[:100]}'")
     return found
 
 
@@ -99,7 +99,7 @@ def _part(described: dict[str, Any], path: str, arrays: dict[str, NDArray[Any]])
     below = tuple(_part(each, f"{path}{number}.", arrays) for number, each in enumerate(described["parts"]))
     own = {name: arrays[path + name] for name in described["arrays"]}
     for name, value in described["settings"].items():
-        # Settings are numbers, words and lists of whole numbers; a number that is not finite would be no weight either.
+        # Settings are numbers, words and lists of whole numbers; like weights, they must be finite.
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"{name[:100]} must be a finite number, found {value}")
     return Part(described["kind"], described["settings"], own, below)

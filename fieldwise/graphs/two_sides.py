@@ -19,7 +19,7 @@ Whole = NDArray[np.int64]
 
 
 class Inside(NamedTuple):
-    """Pairs of fields on one side: their numbers (P,) among all pairs, and the places (P,) of both on that side."""
+    """Pairs within a side: their numbers (P,) among all pairs, and the places (P,) of both fields on that side."""
 
     numbers: Whole
     first: Whole
@@ -27,8 +27,7 @@ class Inside(NamedTuple):
 
 
 class Between(NamedTuple):
-    """Each field of the rows with each of the context: the pairs' numbers (Fa, Fc), and whether the context's field is
-    the first of the two."""
+    """Pairs of a row's field and a context's: their numbers (Fa, Fc), and whether the context's field is first."""
 
     numbers: Whole
     context_first: NDArray[np.bool_]
@@ -36,7 +35,7 @@ class Between(NamedTuple):
 
 @dataclass(frozen=True)
 class Side:
-    """Some fields and their vectors (n, G, D); `shared` is the context's, one row for all."""
+    """Some fields and their vectors (n, G, D); the context's side is `shared`, with one row for all."""
 
     graph: Graph
     vectors: str
@@ -50,7 +49,7 @@ class Side:
 
     def pairs(self, all_fields: int) -> Inside:
         found = list(itertools.combinations(range(len(self.fields)), 2))
-        # Fields of a side are in rising order, so that the first of a pair is the first here too.
+        # A side's fields are in rising order, so that a pair's first field comes first here too.
         first, second = (np.array([pair[side] for pair in found], dtype=np.int64) for side in (0, 1))
         fields = np.array(self.fields, dtype=np.int64)
         return Inside(pair_numbers(fields[first], fields[second], all_fields), first, second)
@@ -58,7 +57,7 @@ class Side:
 
 @dataclass(frozen=True)
 class PairTables:
-    """What Poly-2 has in place of vectors: its table, and the ids of the sides."""
+    """Poly-2's table of pairs, which it has instead of vectors, and the ids of the sides."""
 
     looked: Rows
     table: Part
@@ -67,9 +66,9 @@ class PairTables:
 
 @dataclass(frozen=True)
 class Sides:
-    """The rows' side, and the context's where there is one; `fields` are how many there are in all.
+    """The rows' side, and the context's if there is one; `fields` is the number of all fields.
 
-    `one_thread`: the graph will run in one, so that it may add to one place several times.
+    `one_thread`: the graph will run in one thread, so that ScatterND may add to a place several times.
     """
 
     graph: Graph
@@ -86,7 +85,7 @@ class Sides:
 
     @property
     def inside(self) -> list[tuple[Side, Inside]]:
-        """The sides that have pairs, with them."""
+        """The sides that have pairs, with these pairs."""
         found = [(side, side.pairs(self.fields)) for side in self.all]
         return [(side, pairs) for side, pairs in found if len(pairs.numbers)]
 
@@ -99,7 +98,7 @@ class Sides:
         return Between(numbers, context < rows)
 
     def joined(self) -> str:
-        """The vectors (B, F, D) of all fields in every row, in their order: for what cannot be split."""
+        """The vectors (B, F, D) of all fields in every row, in order, for parts that cannot be split."""
         if self.context is None:
             return self.rows.vectors
         graph = self.graph
@@ -110,7 +109,7 @@ class Sides:
 
 
 def pair_numbers(first: Whole, second: Whole, fields: int) -> Whole:
-    """The places of pairs i < j in the order (0,1), (0,2) ... (1,2) ...
+    """The numbers of pairs i < j in the order (0,1), (0,2) ... (1,2) ...
 
     >>> pair_numbers(np.array([0, 1]), np.array([2, 2]), 3)
     array([1, 2])
@@ -119,7 +118,7 @@ def pair_numbers(first: Whole, second: Whole, fields: int) -> Whole:
 
 
 def flat_places(part_places: NDArray[np.int64] | None, fields: Sequence[int], dim: int) -> tuple[Whole, Whole]:
-    """Which of a side's flattened numbers (G * D) are features of Flatten, and their places among all features."""
+    """Which of a side's flattened numbers (G * D) are features of Flatten, and their columns among all features."""
     own = (np.array(fields, dtype=np.int64)[:, None] * dim + np.arange(dim)).ravel()
     if part_places is None:
         return np.arange(len(own)), own

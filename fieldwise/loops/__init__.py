@@ -1,1 +1,1 @@
-"""What compiled loops and GPU kernels are written with: vector registers, tiles, threads. Formulas are in parts/."""
+"""Building blocks of compiled loops and GPU kernels: vector registers, tiles, threads. Formulas are in parts/."""

@@ -1,4 +1,4 @@
-"""Rows of the batch in the lanes of registers: BLOCK of them at a time, turned in and out (CPU, numba)."""
+"""Transposes BLOCK rows of the batch into the lanes of registers, and back (CPU, numba)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from numba import njit
 
-# Two vectors of sixteen: what the products of `tiles` hold at a time.
+# Two vectors of sixteen, the width of a tile in `tiles`.
 BLOCK = 32
 
 

@@ -1,11 +1,11 @@
-"""What the GPU's kernels over pairs are given: the dtype of matrix products, vectors field by field, sizes of tiles."""
+"""Inputs of the GPU's kernels over pairs: the dtype of matrix products, vectors field by field, sizes of tiles."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-ROWS = 64  # of a tile of rows
+ROWS = 64  # in a tile
 
 
 def padded(size: int, least: int = 16) -> int:
@@ -14,7 +14,7 @@ def padded(size: int, least: int = 16) -> int:
 
 
 def computed(tensor: Tensor) -> Tensor:
-    """The tensor in the dtype of matrix products here: autocast's where it is on, and else its own."""
+    """The tensor in the dtype of matrix products: autocast's if that is on, else its own."""
     kind = tensor.device.type
     return tensor.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else tensor
 

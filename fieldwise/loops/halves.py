@@ -1,7 +1,7 @@
-"""Two bfloat16 as one word, as processors with avx512_bf16 multiply them: a word's products are added to a float32.
+"""Words of two bfloat16, which processors with avx512_bf16 multiply pairwise and add to a float32.
 
-A matrix of words has two numbers of the sum's index, k and k + 1, in each: half as many steps of `tiles`. Functions
-that turn numbers into words do nothing where the words' array is the numbers' own, so that loops are written once.
+A word of a matrix holds the numbers k and k + 1 of the index that is summed over, which halves the steps of `tiles`.
+The packing functions do nothing where no words are wanted and the numbers are used themselves: loops are written once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WORDS = ir.VectorType(ir.IntType(32), LANES)
 
 @cache
 def available() -> bool:
-    """Whether this processor multiplies them."""
+    """Whether this processor multiplies such words."""
     return bool(binding.get_host_cpu_features().get("avx512bf16"))
 
 
@@ -36,7 +36,7 @@ def dot(builder: Any, total: Any, one: Any, two: Any) -> Any:
 
 
 def _rounded(places: list[int]) -> Any:
-    """write(words, index, one, two): both rounded to the nearest, as thirty-two halves in that order."""
+    """write(words, index, one, two): rounds both to bfloat16, and writes the thirty-two in the order of `places`."""
 
     def typed(typing: Any, words: Any, index: Any, one: Any, two: Any) -> Any:
         def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -55,13 +55,13 @@ def _rounded(places: list[int]) -> Any:
     return intrinsic(typed)
 
 
-# Number n of one and number n of two share a word; or, one behind the other, neighbours do.
+# `pair`: number n of one and number n of two share a word. `line_up`: neighbours share a word.
 pair: Any = _rounded([half * LANES + lane for lane in range(LANES) for half in range(2)])
 line_up: Any = _rounded(list(range(2 * LANES)))
 
 
 def room(numbers: Any, like: Any) -> Any:
-    """Room for the words of numbers (n, m), two rows in one: (n / 2, m); the numbers where `like` has no words."""
+    """Room for the words of numbers (n, m), two rows in one: (n / 2, m); `numbers` itself if `like` has no words."""
 
 
 def room_along(numbers: Any, like: Any) -> Any:
@@ -69,11 +69,11 @@ def room_along(numbers: Any, like: Any) -> Any:
 
 
 def pack(numbers: Any, words: Any) -> None:
-    """Fills `room`, where m is a multiple of 16; what an odd n lacks are zeros."""
+    """Fills `room`, if m is a multiple of 16; an odd n is padded with zeros."""
 
 
 def pack_along(numbers: Any, words: Any) -> None:
-    """Fills `room_along`, where m is a multiple of 32."""
+    """Fills `room_along`, if m is a multiple of 32."""
 
 
 @overload(room, inline="always", strict=False)  # type: ignore[untyped-decorator, unused-ignore]

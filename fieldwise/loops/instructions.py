@@ -1,4 +1,4 @@
-"""What compiled loops ask of the processor and numba has no word for."""
+"""Processor instructions for compiled loops that numba does not offer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BYTES = 64
 
 
 def _pointer(typing: Any, array: Any) -> Any:
-    """pointer(array): where a contiguous array's numbers begin; the caller keeps the array alive."""
+    """pointer(array): the address of a contiguous array's first number; the caller keeps the array alive."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return context.make_array(signature.args[0])(context, builder, args[0]).data
@@ -22,15 +22,15 @@ def _pointer(typing: Any, array: Any) -> Any:
 
 
 def _keep(typing: Any, arrays: Any) -> Any:
-    """keep((one, two ...)): does nothing, behind all uses of the `pointer` to an array that the function made itself.
+    """keep((one, two ...)): does nothing; it stands after the last use of a `pointer` to an array made in the function.
 
-    An array is freed after the last line that names it, whatever a pointer to it is still needed for.
+    numba frees an array after the last line that names it, even if a pointer to it is still in use.
     """
     return types.void(arrays), lambda context, builder, signature, args: context.get_dummy_value()
 
 
 def _asking(to_write: int, keep: int) -> Any:
-    """prefetch(pointer, index): the number at `index` is asked for before it is needed."""
+    """prefetch(pointer, index): fetches the number at `index` into a cache before it is needed."""
 
     def prefetch(typing: Any, pointer: Any, index: Any) -> Any:
         def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -48,7 +48,7 @@ def _asking(to_write: int, keep: int) -> Any:
 
 
 def _matches(typing: Any, data: Any, index: Any, one: Any, other: Any) -> Any:
-    """matches(pointer, index, one, other): bit i says whether byte index + i is one of two, for 64 bytes."""
+    """matches(pointer, index, one, other): bit i says whether byte index + i is `one` or `other`, for 64 bytes."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         place = cgutils.gep_inbounds(builder, *args[:2])  # type: ignore[no-untyped-call, unused-ignore]
@@ -65,7 +65,7 @@ def _matches(typing: Any, data: Any, index: Any, one: Any, other: Any) -> Any:
 
 
 def _word(typing: Any, data: Any, index: Any) -> Any:
-    """word(pointer, index): the eight bytes at index as one number, the first of them its lowest."""
+    """word(pointer, index): the eight bytes at index as one number, the first byte lowest."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         place = cgutils.gep_inbounds(builder, *args)  # type: ignore[no-untyped-call, unused-ignore]
@@ -75,7 +75,7 @@ def _word(typing: Any, data: Any, index: Any) -> Any:
 
 
 def _lowest(typing: Any, bits: Any) -> Any:
-    """lowest(bits): the place of the lowest bit that is set."""
+    """lowest(bits): the position of the lowest bit that is set."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
@@ -85,7 +85,7 @@ def _lowest(typing: Any, bits: Any) -> Any:
 
 pointer: Any = intrinsic(_pointer)
 keep: Any = intrinsic(_keep)
-# Into the first cache, to be written; into the second one, which has room for much that comes later.
+# Into the first-level cache, to be written; into the second-level cache, which has room for more.
 prefetch: Any = intrinsic(_asking(1, 3))
 prefetch_second: Any = intrinsic(_asking(0, 2))
 matches: Any = intrinsic(_matches)

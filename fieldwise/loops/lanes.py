@@ -1,9 +1,9 @@
-"""Sixteen numbers as one value of compiled loops, so that their vector instructions are no matter of luck.
+"""Sixteen numbers as one value in compiled loops, so that vector instructions do not depend on the compiler's choice.
 
-The compiler makes vectors of long loops. Loops over 21 numbers (a vector of 20 and a linear weight) it leaves to a
-remainder of single numbers. `load` and `store` take how many of the sixteen are meant: the others are 0, and their
-memory is left alone. They take a `pointer` to an array's first number: arrays that are passed on count who holds them,
-which costs more than what is done with them.
+The compiler vectorises long loops. A loop over 21 numbers (a vector of 20 and a linear weight) it handles one number
+at a time. `load` and `store` take a count: lanes beyond it are 0, and their memory is not touched. They take a
+`pointer` to an array's first number, because numba counts references to arrays that are passed on, which costs more
+than the arithmetic.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
 
 LANES = 16
-# Sums may be taken in any order and products fused with them; what is not a number stays so.
+# Sums may be reordered and fused with products; NaN stays NaN.
 FAST = ("reassoc", "contract", "nsz")
 WORD = ir.IntType(32)
 
@@ -38,7 +38,7 @@ class LanesModel(models.PrimitiveModel):  # type: ignore[misc, unused-ignore]
 
 
 def lanes_of(dtype: Any) -> Any:
-    """Sixteen numbers of that type, as the compiler knows them."""
+    """LLVM's type of sixteen numbers of this dtype."""
     return ir.VectorType(ir.DoubleType() if dtype == types.float64 else ir.FloatType(), LANES)
 
 
@@ -47,7 +47,7 @@ def _vector(kind: Any) -> Any:
 
 
 def _call(builder: Any, name: str, result: Any, args: list[Any], **flags: Any) -> Any:
-    """Calls a function that LLVM knows itself."""
+    """Calls an intrinsic function of LLVM."""
     kind = ir.FunctionType(result, [arg.type for arg in args])
     function = cgutils.get_or_insert_function(builder.module, kind, name)  # type: ignore[no-untyped-call, unused-ignore]
     return builder.call(function, args, **flags)
@@ -74,7 +74,7 @@ def _place_and_mask(builder: Any, args: Any) -> tuple[Any, Any]:
 
 
 def _load(typing: Any, pointer: Any, index: Any, count: Any) -> Any:
-    """load(pointer, index, count): the numbers at index ...; of a pointer to bfloat16 as float32."""
+    """load(pointer, index, count): the numbers from index on; bfloat16 becomes float32."""
     result = Lanes(types.float32 if _is_half(pointer) else pointer.dtype)
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -88,7 +88,7 @@ def _load(typing: Any, pointer: Any, index: Any, count: Any) -> Any:
 
 
 def _store(typing: Any, pointer: Any, index: Any, count: Any, lanes: Any) -> Any:
-    """store(pointer, index, count, lanes): the first `count` lanes to index ..., rounded where they are bfloat16."""
+    """store(pointer, index, count, lanes): writes the first `count` lanes from index on, rounded for bfloat16."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         place, mask = _place_and_mask(builder, args)
@@ -101,12 +101,12 @@ def _store(typing: Any, pointer: Any, index: Any, count: Any, lanes: Any) -> Any
 
 
 def _is_half(pointer: Any) -> bool:
-    """numba has no bfloat16: its bits come as unsigned numbers of 16."""
+    """Whether it points to bfloat16, which numba lacks: its bits come as uint16."""
     return bool(pointer.dtype == types.uint16)
 
 
 def _stored(pointer: Any) -> tuple[Any, str]:
-    """Sixteen numbers as they lie in memory, and LLVM's name of that."""
+    """LLVM's type of sixteen numbers in memory, and the name of that type in intrinsics."""
     if _is_half(pointer):
         return ir.VectorType(ir.IntType(16), LANES), f"v{LANES}i16"
     lanes = Lanes(pointer.dtype)
@@ -121,7 +121,7 @@ def _widened(builder: Any, bits: Any) -> Any:
 
 
 def _rounded(builder: Any, lanes: Any) -> Any:
-    """To the nearest bfloat16, and to the even one of two: half a step is added, less a bit where that is odd."""
+    """Rounds to the nearest bfloat16, ties to even: adds half a step, less one bit where the upper half is even."""
     words = ir.VectorType(WORD, LANES)
     bits, sixteen = builder.bitcast(lanes, words), ir.Constant(words, [16] * LANES)
     odd = builder.and_(builder.lshr(bits, sixteen), ir.Constant(words, [1] * LANES))
@@ -130,7 +130,7 @@ def _rounded(builder: Any, lanes: Any) -> Any:
 
 
 def _blocks(*chosen: int) -> Any:
-    """blocks(one, two): four blocks of four lanes each, chosen of the four of one and, from 4 on, the four of two."""
+    """blocks(one, two): four blocks of four lanes; 0 to 3 choose from one, 4 to 7 from two."""
     places = [4 * block + lane for block in chosen for lane in range(4)]
 
     def typed(typing: Any, one: Any, two: Any) -> Any:
@@ -143,12 +143,12 @@ def _blocks(*chosen: int) -> Any:
 
 
 def _spread_out(typing: Any, number: Any) -> Any:
-    """spread(number): the same in all lanes."""
+    """spread(number): the number in all lanes."""
     return Lanes(number)(number), lambda context, builder, signature, args: spread_number(builder, args[0])
 
 
 def _total(typing: Any, lanes: Any, first: Any) -> Any:
-    """total(lanes, first): the sum of lanes first ..."""
+    """total(lanes, first): the sum of the lanes from `first` on."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         number = _vector(lanes).element
@@ -171,7 +171,7 @@ def _where_zero(typing: Any, lanes: Any, then: Any, other: Any) -> Any:
 
 
 def _of_llvm(name: str, takes: int) -> Any:
-    """A function of one or two lanes that LLVM knows itself."""
+    """An intrinsic function of LLVM that takes one or two lanes."""
 
     def typed(lanes: Any) -> Any:
         def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -185,7 +185,7 @@ def _of_llvm(name: str, takes: int) -> Any:
 
 
 def _operator(symbol: Callable[[Any, Any], Any], instruction: str) -> None:
-    """one + two and the like: of lanes, or of lanes and a number."""
+    """An operator such as + for two lanes, or for lanes and a number."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return getattr(builder, instruction)(*args, flags=FAST)
@@ -231,6 +231,6 @@ with_sign: Any = _of_llvm("copysign", 2)
 
 @njit(cache=True, nogil=True, inline="always")
 def turned(one: Any, two: Any, three: Any, last: Any) -> Any:
-    """Four times four parts -> the first parts of all four, their second ones, and so on."""
+    """Transposes four values of four blocks: the first blocks of all four, then the second ones, and so on."""
     low, high, low_too, high_too = lower(one, two), upper(one, two), lower(three, last), upper(three, last)
     return even(low, low_too), odd(low, low_too), even(high, high_too), odd(high, high_too)

@@ -1,12 +1,12 @@
-"""Tensors as the arrays of compiled loops, and the threads that these run on (CPU, numba).
+"""Passes tensors to compiled loops, and runs these on threads (CPU, numba).
 
-Every row is written by one thread, in one order, so that the result does not depend on the number of threads.
+One thread writes each row, in a fixed order, so that the result does not depend on the number of threads.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
@@ -18,13 +18,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-# Rows that are worth a thread of their own; fewer are done before the loops are loaded.
+# Rows that are worth a thread. For fewer than this, the formula is done before the loops are loaded.
 ROWS_PER_THREAD = 100
 BODY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 def array(tensor: Tensor) -> NDArray[Any]:
-    """The tensor's memory for compiled loops; numba knows bfloat16, and words of two of them, by their bits."""
+    """The tensor's memory as an array; bfloat16 becomes uint16, and words of two bfloat16 uint32."""
     tensor = tensor.detach().contiguous()
     if tensor.dtype == torch.int32:
         return tensor.numpy().view(np.uint32)
@@ -37,7 +37,7 @@ def threads_for(count: int) -> int:
 
 
 def on_threads(action: Callable[[int, int, int], Any], size: int, threads: int) -> list[Any]:
-    """action(low, high, thread) on equal parts of a range, each in a thread of its own; what they return, in order."""
+    """Calls action(low, high, thread) on equal parts of a range, each in a thread; returns the results in order."""
     cuts = [size * part // threads for part in range(threads + 1)]
     if threads == 1:
         return [action(0, size, 0)]
@@ -46,13 +46,13 @@ def on_threads(action: Callable[[int, int, int], Any], size: int, threads: int) 
     left = list(range(threads))
 
     def take(_: object) -> None:
-        # OpenMP may give fewer threads than were asked for: the threads that run take all parts.
+        # OpenMP may start fewer threads than requested: those that run take all parts.
         with suppress(IndexError):
             while True:
                 part = left.pop()
                 try:
                     found[part] = action(cuts[part], cuts[part + 1], part)
-                except BaseException as error:  # would be lost on its way through OpenMP
+                except BaseException as error:  # OpenMP would lose it
                     failed.append(error)
 
     _at_once(take, threads)
@@ -61,15 +61,31 @@ def on_threads(action: Callable[[int, int, int], Any], size: int, threads: int) 
     return found
 
 
-def by_rows(action: Callable[[int, int, int], Any], count: int) -> None:
-    """`on_threads` over `count` rows of a batch."""
-    on_threads(action, count, threads_for(count))
+def over_rows(
+    loop: Any, count: int, inputs: Sequence[Tensor | float], outputs: Sequence[Tensor], sums: Sequence[Tensor] = ()
+) -> list[Tensor]:
+    """Runs loop(*inputs, low, high, *outputs, *sums) over `count` rows of a batch, on threads; the totals of the sums.
+
+    Each thread has its own sums, zeros in shape and type like those given. They are added in a fixed order, so that
+    the result does not depend on which thread ends first.
+    """
+    threads = threads_for(count)
+    given = [array(part) if isinstance(part, Tensor) else part for part in inputs]
+    filled = [array(part) for part in outputs]
+    own = [like.new_zeros(threads, *like.shape) for like in sums]
+    added = [array(part) for part in own]
+
+    def part(low: int, high: int, thread: int) -> None:
+        loop(*given, low, high, *filled, *(each[thread] for each in added))
+
+    on_threads(part, count, threads)
+    return [each.sum(0) for each in own]
 
 
 def _at_once(action: Callable[[None], None], threads: int) -> None:
-    """Runs an action in each of `threads` threads: torch's own, which wait on the cores for its next operation.
+    """Runs an action in each of `threads` of torch's own threads, which spin on their cores between operations.
 
-    Threads beside them would have to share a core with one that waits: a loop of half a millisecond took twice that.
+    Other threads would share a core with a spinning one: a loop of half a millisecond took twice as long.
     """
     parallel = _openmp()
     if parallel is None:
@@ -87,7 +103,7 @@ def pool(threads: int) -> ThreadPoolExecutor:
 
 @cache
 def _openmp() -> Any:
-    """GOMP_parallel(function, data, threads, 0) of the OpenMP that torch runs on; None where torch has another."""
+    """GOMP_parallel(function, data, threads, 0) from the OpenMP that torch uses; None if that is not GNU's."""
     found = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     parallel = getattr(ctypes.CDLL(str(found)), "GOMP_parallel", None) if found.exists() else None
     if parallel is not None:

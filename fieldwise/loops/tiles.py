@@ -3,12 +3,12 @@
     product        C[m][r]  = start[m] + sum_k A[k][m] B[k][r]    m < count, r < width, k < depth
     added_product  C[m][r] += sum_k A[k][m] B[k][r]
 
-Eight m by thirty-two r stay in registers while k goes by. One thread reaches the rate of a large matrix product this
-way, and matrices of one pair of fields stay in the first cache, where what is done next finds them.
+Tiles of eight m by thirty-two r stay in registers during the loop over k. One thread reaches the rate of a large
+matrix product this way, and the matrices of a pair of fields stay in the first-level cache for the next operation.
 
-Matrices are told by a `pointer`, where the first number lies, and steps: C by that from m to m + 1, B by that from k to
-k + 1 (their r lie side by side), A by that from k to k + 1 and that from m to m + 1; `start` by pointer and place, None
-for zeros. `width` is a multiple of 16. A and B may be words of two bfloat16 each (`halves`): k then counts words.
+A matrix is a tuple of `pointer`, index of the first number, and strides: for C from m to m + 1, for B from k to k + 1
+(r has stride 1 in both), for A from k to k + 1 and from m to m + 1. `start` is pointer and index, or None for zeros.
+`width` is a multiple of 16. A and B may hold words of two bfloat16 (`halves`); k then counts words.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TALL, VECTORS = 8, 2
 
 @dataclass
 class Writer:
-    """Writes the instructions of one product; all that is an index is a value of the compiler's."""
+    """Writes the instructions of one product; indices are values in LLVM's code."""
 
     builder: Any
     kind: Any  # of C's numbers
@@ -48,7 +48,7 @@ class Writer:
                 self._tile(tall, vectors, m, r)
 
     def _parts(self, size: Any, most: int, unit: int) -> Iterator[tuple[int, Any]]:
-        """Within each turn, instructions for `n` units from an index on: as often as `most` fit, then for the rest."""
+        """Loops over `size` in steps of `most` units, then takes the rest by halves: yields (units, index) for each."""
         builder, whole = self.builder, ir.Constant(size.type, ~(most * unit - 1))
         full = builder.and_(size, whole)
         with cgutils.for_range_slice(builder, size.type(0), full, size.type(most * unit), size.type) as (index, _):  # type: ignore[no-untyped-call, unused-ignore]
@@ -78,7 +78,7 @@ class Writer:
         def row(i: int) -> Any:
             return builder.mul(builder.add(m, m.type(i)), c_step)
 
-        # Made in the function's first block, where the compiler turns them into registers.
+        # Allocated in the function's first block, where the compiler turns them into registers.
         sums = {at: cgutils.alloca_once(builder, vector) for at in places}  # type: ignore[no-untyped-call, unused-ignore]
         for i, n in places:
             if self.added:

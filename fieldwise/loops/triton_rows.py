@@ -1,4 +1,4 @@
-"""Rows of a table by their ids, on a GPU (Triton): torch's own kernel takes a block of threads for each short row.
+"""Looks up a table's rows by their ids on a GPU (Triton): torch's own kernel uses a block of threads for each row.
 
 Plain version: functional.embedding(ids + offsets, table, sparse=True).
 """
@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-TILE = 1024  # numbers of a program
+TILE = 1024  # numbers in a program
 
 
 @triton.jit
@@ -21,7 +21,7 @@ def _take(
     C: tl.constexpr, D: tl.constexpr, D2: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_D2: tl.constexpr,
 ):  # fmt: skip
-    """places[k] = ids[k] + offsets[k mod C]; found[k] = table[places[k]], and the same of a second table."""
+    """places[k] = ids[k] + offsets[k mod C]; found[k] = table[places[k]], and the same for a second table."""
     k = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     inside = k < M
     row = tl.load(ids + k, inside, 0).to(tl.int64) + tl.load(offsets + k % C, inside, 0)
@@ -57,7 +57,7 @@ class Rows(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (places,) = ctx.saved_tensors
         ids = places[None]
-        with torch.sparse.check_sparse_tensor_invariants(False):  # a check would ask the host
+        with torch.sparse.check_sparse_tensor_invariants(False):  # a check would synchronise with the host
             parts = zip(grads, ctx.shapes, strict=True)
             found = [torch.sparse_coo_tensor(ids, grad.reshape(-1, shape[1]), shape) for grad, shape in parts]
         return None, None, *found

@@ -31,7 +31,7 @@ class Sum(nn.Module):
         return features.sum(dim=1)
 
     def plain_part(self) -> Part:
-        """As that of an interaction."""
+        """As an interaction's."""
         return Part("sum")
 
 
@@ -98,7 +98,7 @@ class DNN(nn.Module):
         return x.squeeze(1)
 
     def plain_part(self) -> Part | None:
-        """As that of an interaction; batch norm and weight norm are folded into the layers' weights."""
+        """As an interaction's; batch norm and weight norm are folded into the layers' weights."""
         layers: list[Part] = []
         for layer in self.layers:
             if isinstance(layer, nn.Linear):
@@ -115,7 +115,7 @@ class DNN(nn.Module):
 
 
 def _fold(norm: nn.BatchNorm1d, arrays: dict[str, NDArray[Any]]) -> None:
-    """Batch norm with its running statistics is an affine map: it goes into the layer before it."""
+    """Folds batch norm, which is an affine map with its running statistics, into the layer before it."""
     assert norm.running_mean is not None
     assert norm.running_var is not None
     mean, variance, gain, shift = (
@@ -127,7 +127,7 @@ def _fold(norm: nn.BatchNorm1d, arrays: dict[str, NDArray[Any]]) -> None:
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """As torch's; a batch of one row, which has no variance, is normed by the running statistics."""
+    """torch's batch norm, but a batch of one row, which has no variance, uses the running statistics."""
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training and len(x) == 1:
@@ -137,6 +137,6 @@ class BatchNorm(nn.BatchNorm1d):
 
 def _norm(width: int, norm: str) -> list[nn.Module]:
     if norm == "layer":
-        # One number's layer norm is always 0: it would cut the network.
+        # The layer norm of one number is always 0, which would cut the network.
         return [nn.LayerNorm(width, eps=EPSILON)] if width > 1 else []
     return [BatchNorm(width)] if norm == "batch" else []

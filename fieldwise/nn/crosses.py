@@ -10,18 +10,18 @@ from fieldwise.data.schema import Layout
 from fieldwise.nn.embedding import Table
 from fieldwise.parts.interactions import check_pairs, pairs
 
-# Larger than any id. A hash that knew N_j would send old pairs elsewhere when a field grows.
+# Larger than any id. A stride of N_j would move old pairs to other buckets when a field grows.
 HASHED_STRIDE = 2**31
-# What Python takes for a pair while the table is laid out, about.
+# The memory that Python takes for a pair while it lays out the table, about.
 PAIR_BYTES = 600
 
 
 class PairTable(nn.Module):
     """One weight for each two categories of each pair of fields: ids (B, C) -> (B, P, 1).
 
-    Fields i < j have N_i N_j weights, and categories a and b of them that in place a N_j + b. Where these are more
-    than `buckets`, a and b are hashed into `buckets`, whatever N_j is, and some categories share a weight. All lie in
-    one table, so that a step costs what its rows cost. A pair with a set has the mean over its members' pairs.
+    Fields i < j have N_i N_j weights; that of their categories a and b is number a N_j + b. If these are more than
+    `buckets`, a and b are hashed into `buckets`, whatever N_j is, and some categories share a weight. All weights are
+    in one table, so that a step costs only its own rows. A pair with a set takes the mean over its members' pairs.
     """
 
     first: Tensor
@@ -39,7 +39,7 @@ class PairTable(nn.Module):
         widths = tuple(layout.widths[i] * layout.widths[j] for i, j in fields)
         self.table = Table(Layout(tuple(min(size, buckets) for size in full), widths), 1)
         self.any_hashed = max(full) > buckets
-        # The members of a pair of fields: each column of the one with each of the other.
+        # The members of a pair of fields: every column of one with every column of the other.
         members = [
             (one, other, layout.sizes[j] if size <= buckets else HASHED_STRIDE, size > buckets)
             for (i, j), size in zip(fields, full, strict=True)
@@ -50,7 +50,7 @@ class PairTable(nn.Module):
             self.register_buffer(name, torch.tensor(values), persistent=False)
 
     def pair_ids(self, ids: Tensor) -> Tensor:
-        """The ids of the pairs (B, C'), a column for each pair of members, -1 where one of the two is unused."""
+        """The pairs' ids (B, C'), a column for each pair of members, -1 where one of the two is unused."""
         one, other = ids.index_select(1, self.first).long(), ids.index_select(1, self.second).long()
         places = one * self.strides + other
         if self.any_hashed:
@@ -63,7 +63,7 @@ class PairTable(nn.Module):
 
 
 def mixed(x: Tensor) -> Tensor:
-    """Whole numbers spread evenly over 0 to 2^63 - 1, the same everywhere and always (SplitMix64, Steele et al. 2014).
+    """Hashes whole numbers to 0 .. 2^63 - 1, alike on all machines (SplitMix64, Steele et al. 2014).
 
     >>> mixed(torch.tensor([0, 1, 2]))
     tensor([7070836379803831727, 1227844342346046657, 1682153688901572302])
@@ -79,6 +79,6 @@ def _signed(number: int) -> int:
 
 
 def _shifted(x: Tensor, places: int) -> Tensor:
-    """x moved right with zeros coming in, also where it is negative."""
+    """x shifted right, filled with zeros even where x is negative."""
     moved: Tensor = (x >> places) & (2 ** (64 - places) - 1)
     return moved

@@ -1,4 +1,4 @@
-"""Tables of vectors: ids -> field vectors, all of one size or of sizes that follow the fields'."""
+"""Tables of vectors: ids -> field vectors, of one size or of sizes that depend on the field."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from fieldwise.parts.ways import Way, chosen, no_triton
 
 @dataclass(frozen=True)
 class Vectors:
-    """How large the vectors are: `dim` for every field, or, with `adaptive` c > 0, ceil(min(c ln N_i, dim)).
+    """The size of vectors: `dim` for every field, or, with `adaptive` c > 0, ceil(min(c ln N_i, dim)).
 
-    N_i is the field's first size: a vocabulary that grows keeps its vectors.
+    N_i is the field's first size, so that vectors keep their size when a vocabulary grows.
     """
 
     dim: int = 32
@@ -44,9 +44,9 @@ class Vectors:
 
 @dataclass(frozen=True)
 class Run:
-    """Fields side by side that are looked up in the same way: of one id, or of `width` ids of which they are the mean.
+    """Adjacent fields with the same kind of lookup: one id, or the mean of `width` ids.
 
-    The ids of an interpolated number are those of two neighbouring anchors: two lookups do for it.
+    The ids of an interpolated number are two neighbouring anchors, so that it needs two lookups.
     """
 
     fields: int
@@ -59,28 +59,28 @@ class Run:
         return min(self.width, 2) if self.interpolated else self.width
 
     def members(self, ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Ids (B, G * width), unused ones -1 -> those to look up (B, G * n), and their shares in the mean (B, G, n)."""
+        """Ids (B, G * width), unused ones -1 -> ids to look up (B, G * n), and their weights in the mean (B, G, n)."""
         ids = ids.unflatten(1, (self.fields, self.width))
         first = ids[:, :, :1]
         if self.interpolated:
             upper = (ids > first).to(dtype).mean(dim=2, keepdim=True)
             last = torch.maximum(first, ids[:, :, -1:])
             return torch.cat([first, last], dim=2).flatten(1), torch.cat([1 - upper, upper], dim=2)
-        # An unused place looks at its set's first member with weight 0: it touches no row of its own.
+        # An unused place looks up its set's first member with weight 0, and so touches no other row.
         present = ids >= 0
         shares = present.to(dtype) / present.sum(dim=2, keepdim=True)
         return torch.where(present, ids, first).flatten(1), shares
 
 
 def runs_of(layout: Layout) -> list[Run]:
-    """The layout's fields in runs, in their order."""
+    """The layout's fields as runs, in order."""
     ordered = set(layout.ordered)
     kinds = [(width, width > 1 and field in ordered) for field, width in enumerate(layout.widths)]
     return [Run(len(list(group)), *kind) for kind, group in itertools.groupby(kinds)]
 
 
 def rows_of(ids: Tensor, *tables: Table) -> tuple[Tensor, ...]:
-    """Rows of one or two tables of the same fields at once, by the GPU's kernel."""
+    """Rows of one or two tables of the same fields, by one call of the GPU's kernel."""
     from fieldwise.loops.triton_rows import Rows
 
     found: tuple[Tensor, ...] = Rows.apply(ids, tables[0].offsets, *(table.weight for table in tables))  # type: ignore[no-untyped-call]
@@ -93,15 +93,15 @@ TRITON = Way("Triton", lambda table, ids: no_triton(table.weight), lambda table,
 class Table(nn.Module):
     """Rows of one size for some fields: their id columns (B, C) -> (B, F, D).
 
-    Field f starts at row `layout.offsets[f]`. C is F unless there are set fields: a set field has several
-    columns, unused ones -1, and its vector is the mean of its members' (section 3.1). So has an interpolated number.
-    Gradients are sparse, so that a step costs what its rows cost, not what the table costs.
+    Field f starts at row `layout.offsets[f]`. C is F unless there are set fields or interpolated numbers: these have
+    several columns, unused ones -1, and their vector is the mean of their members' (section 3.1). Gradients are
+    sparse, so that a step costs only its own rows.
 
-    For the starting values: `whole` is the layout of all the model's fields, where the table has only some of
-    them, and a row holds `parts` vectors (FFM).
+    For the starting values: `whole` is the layout of all the model's fields, if the table has only some of them, and
+    a row holds `parts` vectors (FFM).
     """
 
-    l2_group = None  # rows have penalties of their own
+    l2_group = None  # looked-up rows have their own penalty
     offsets: Tensor
 
     def __init__(self, layout: Layout, dim: int, whole: Layout | None = None, parts: int = 1) -> None:
@@ -133,12 +133,12 @@ class Table(nn.Module):
 
     @chosen(TRITON)
     def _rows(self, ids: Tensor) -> Tensor:
-        """A row for each id (B, n), counted from its field's first: (B, n, D)."""
+        """The row of each id (B, n), ids counting from the field's first row: (B, n, D)."""
         return functional.embedding(ids + self.offsets, self.weight, sparse=True)
 
 
 class Embedding(nn.Module):
-    """Vectors of all fields: ids (B, C) -> (B, F, D). Smaller vectors have zeros behind them, up to D."""
+    """Vectors of all fields: ids (B, C) -> (B, F, D). Smaller vectors are padded with zeros to D."""
 
     order: Tensor
 

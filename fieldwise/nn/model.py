@@ -1,4 +1,4 @@
-"""The sentence that every network is: parts looked up, combined, added up, and kept in a file."""
+"""The frame of every network: looks rows up, combines them, adds up the logits, and saves the weights."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Branch(nn.Module):
 
 
 def _tables(model: Model) -> tuple[Table, Table] | None:
-    """The vectors' table and the linear part's, where both look up the same rows."""
+    """The vectors' table and the linear part's, if both look up the same rows."""
     if model.linear is None or not isinstance(model.embedding, Embedding) or len(model.embedding.tables) > 1:
         return None
     vectors, linear = model.embedding.tables[0], model.linear.weights
@@ -78,7 +78,7 @@ class Model(nn.Module):
 
     @chosen(BOTH_TABLES)
     def lookup(self, ids: Tensor) -> dict[str, Tensor]:
-        """The rows' linear weights (B, F, 1) and vectors (B, F, D) or pairs' weights (B, P, 1), whichever it has."""
+        """The rows' linear weights (B, F, 1), and their vectors (B, F, D) or pairs' weights (B, P, 1), if any."""
         found = {}
         if self.linear is not None:
             found["linear"] = self.linear.weights(ids)
@@ -100,7 +100,7 @@ class Model(nn.Module):
     @torch.inference_mode()
     @chosen(SHALLOW)
     def logits(self, ids: NDArray[np.int32]) -> NDArray[np.float32]:
-        """The same from and to numpy, with dropout and batch statistics off."""
+        """As `forward`, from and to numpy, in evaluation mode."""
         was_training, device = self.training, next(self.parameters()).device
         found: NDArray[np.float32] = self.eval()(torch.from_numpy(ids).to(device)).float().cpu().numpy()
         self.train(was_training)
@@ -117,10 +117,10 @@ class Model(nn.Module):
 
     @property
     def dense_weights(self) -> dict[str, list[Tensor]]:
-        """The weights outside the tables by the L2 setting that is for them: weights, kernels, attention.
+        """The weights outside the tables, by their L2 setting: weights, kernels or attention.
 
-        The part that owns them says so by its `l2_group`, None for no setting; without one they are `weights`.
-        Single numbers in a row are biases, gains and the like, which no setting is for, unless they are packed weights.
+        A part names the setting of its weights by `l2_group`, None for no penalty; the default is `weights`.
+        One-dimensional tensors are biases, gains and the like, which have no penalty, unless they are packed weights.
         """
         found: dict[str, list[Tensor]] = {"weights": [], "kernels": [], "attention": []}
         _sort_weights(self, "weights", found)
@@ -135,7 +135,7 @@ class Model(nn.Module):
         save_file({name: value.detach().cpu().contiguous() for name, value in self.state_dict().items()}, path)
 
     def load(self, path: Path) -> None:
-        """Takes over a file's weights, which must be this model's in name, shape and type, and finite."""
+        """Loads a file's weights, which must have this model's names, shapes and types, and be finite."""
         held = load_file(path, device=str(next(self.parameters()).device))
         _check_weights(held, self.state_dict(), path)
         self.load_state_dict(held)
@@ -143,18 +143,18 @@ class Model(nn.Module):
 
 
 def _check_weights(held: dict[str, Tensor], own: dict[str, Tensor], path: Path) -> None:
-    """Refuses what load_state_dict would take: it turns any type into its own, and NaN is a number to it."""
+    """Refuses what load_state_dict would accept: other types, which it converts, and NaN."""
     for name in sorted(held.keys() ^ own.keys()):
-        raise BundleError(f"the weights are not the model's: '{name[:100]}' is in one of them alone ({path})")
+        raise BundleError(f"the weights are not the model's: only one of the two has '{name[:100]}' ({path})")
     for name, weight in own.items():
         found = held[name]
         if found.shape != weight.shape or found.dtype != weight.dtype:
             expected, other = (f"{tuple(t.shape)} {str(t.dtype).removeprefix('torch.')}" for t in (weight, found))
             raise BundleError(f"the weights are not the model's: '{name}' must be {expected}, found {other} ({path})")
-        # A sum that is finite is made of finite numbers; few sums are infinite without one that is not.
-        whole = found.is_floating_point() and not (found.sum().isfinite() or found.isfinite().all())
-        if whole or (name.endswith("running_var") and (found < 0).any()):
-            raise BundleError(f"weights are finite numbers, found others in '{name}' ({path})")
+        # If the sum is finite, so are all numbers, and the second look is rarely needed.
+        infinite = found.is_floating_point() and not (found.sum().isfinite() or found.isfinite().all())
+        if infinite or (name.endswith("running_var") and (found < 0).any()):
+            raise BundleError(f"weights must be finite numbers, found others in '{name}' ({path})")
 
 
 def _sort_weights(part: nn.Module, group: str | None, found: dict[str, list[Tensor]]) -> None:

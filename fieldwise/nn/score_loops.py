@@ -1,6 +1,6 @@
 """Logits of LR, FM and FFM row by row, without gradients (CPU, numba); the plain version is `Model.forward`.
 
-Tables come as flat memory and how far apart their rows lie in it, since those of a training step lie between others.
+A table is passed as flat memory and the distance between its rows: a training step interleaves several tables.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from fieldwise.loops.instructions import keep, pointer, prefetch_second
 from fieldwise.loops.lanes import LANES, load, spread, total, turned
 
 LINE = 16
-AHEAD = 2  # rows that are asked for in advance
+AHEAD = 2  # rows to prefetch
 
 
 @njit(cache=True, nogil=True, inline="always")
 def ask_row(ids: Any, offsets: Any, b: Any, dim: Any, vectors: Any, apart: Any, linear: Any, far: Any) -> None:
-    """Asks for the numbers of row b."""
+    """Prefetches the numbers of row b."""
     for f in range(ids.shape[1]):
         row = offsets[f] + ids[b, f]
         for d in range(0, dim, LINE):
@@ -60,7 +60,7 @@ def fm_scores(
 def met(vectors: Any, at: Any, s: Any, t: Any, count: Any) -> Any:
     """v_i's parts for j times v_j's for i, for i of s .. s + 3 and j of t .. t + 3, s + 3 < t; parts of four numbers.
 
-    `count` is four times how many j there are.
+    `count` is four times the number of j.
     """
     here, there = 4 * (t - 1), 4 * s
     w, x, y, z = turned(
@@ -77,8 +77,8 @@ def met(vectors: Any, at: Any, s: Any, t: Any, count: Any) -> Any:
 def among(vectors: Any, at: Any, s: Any, count: Any) -> Any:
     """The same for i < j of s .. s + 3, which have three parts for each other: v_s has its first for s + 1.
 
-    `count` is four times how many others there are. Of the second result the first four lanes do not count, of the
-    third the first eight.
+    `count` is four times the number of fields after s. The caller skips the first four lanes of the second result and
+    the first eight of the third.
     """
     here, behind = 4 * s, LANES - 4
     b, c = load(vectors, at[s + 1] + here, count), load(vectors, at[s + 2] + here, count * (count > 4))
@@ -88,7 +88,7 @@ def among(vectors: Any, at: Any, s: Any, count: Any) -> Any:
 
 @njit(cache=True, nogil=True, inline="always")
 def fours(vectors: Any, at: Any, fields: Any, zero: Any) -> Any:
-    """The sum over pairs, parts of four numbers: fields in fours, which meet sixteen numbers at a time."""
+    """The sum over pairs for parts of four numbers: fields in groups of four, sixteen numbers at a time."""
     products, second, third, whole = zero, zero, zero, fields // 4 * 4
     for s in range(0, whole, 4):
         one, two, three = among(vectors, at, s, LANES - 4)
@@ -121,7 +121,7 @@ def ffm_scores(
 ) -> None:  # fmt: skip
     """Rows low..high of FFM, `parts` numbers each: out = bias + sum w_i + scale sum_{i<j} <v_i for j, v_j for i>."""
     fields, to, zero = ids.shape[1], vector.dtype.type, spread(vector.dtype.type(0))
-    # Three more, for what is missing of the last four.
+    # Three more, to fill up the last group of four.
     places = np.zeros(fields + 3, np.int64)
     vectors, linear, at = pointer(vector), pointer(weight), pointer(places)
     for b in range(low, high):

@@ -1,4 +1,4 @@
-"""Models that are a linear part and an FM's or FFM's products: which they are, and their scores in compiled loops."""
+"""Scores of LR, FM and FFM by compiled loops, and which models these are."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fieldwise.parts.ways import Way, no_loops
 if TYPE_CHECKING:
     from fieldwise.nn.model import Model
 
-# Rows that are worth a thread of their own. Few rows take the same loops: a row has one score, alone or among many.
+# Rows that are worth a thread. Few rows take the same loops, so that a row has the same score alone and among many.
 ROWS_PER_THREAD = 1000
 
 
@@ -40,16 +40,16 @@ def tables_of(model: Model) -> list[Table]:
 
 
 def no_scores(model: Model, ids: NDArray[np.int32]) -> str:
-    """Against the loops for this model and ids (n, F)."""
+    """Why the loops cannot score these ids (n, F) with this model, or ""."""
     if not is_shallow(model):
         return "not LR, FM or FFM over fields of one id"
     weights, layout = [table.weight.detach() for table in tables_of(model)], tables_of(model)[0].layout
     refused = no_loops(*(weight[:1] for weight in weights))
     if refused or weights[0].stride(1) != 1:
         return refused or "not contiguous"
-    # What no table has is for the formula to refuse.
+    # The formula refuses ids that are not in the table.
     known = len(ids) and ids.shape[1] == layout.fields and ids.min() >= 0
-    return "" if known and (ids.max(axis=0) < np.array(layout.sizes)).all() else "ids that no table has"
+    return "" if known and (ids.max(axis=0) < np.array(layout.sizes)).all() else "ids outside the tables"
 
 
 def scores(model: Model, ids: NDArray[np.int32]) -> NDArray[np.floating[Any]]:
@@ -75,7 +75,7 @@ def scores(model: Model, ids: NDArray[np.int32]) -> NDArray[np.floating[Any]]:
 
 
 def _flat(weight: Tensor | None, others: list[Tensor]) -> tuple[NDArray[Any], int]:
-    """A table's memory from its first number on, and how far apart its rows are; of none, others' and 0."""
+    """A table's memory from its first number on, and the distance between its rows; for None another table and 0."""
     shown, apart = (others[0], 0) if weight is None else (weight.detach(), weight.stride(0))
     reach = (shown.shape[0] - 1) * shown.stride(0) + shown.shape[1]
     return shown.as_strided((reach,), (1,)).numpy(), apart

@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 from fieldwise.nn.model import Model
 from fieldwise.parts.ways import FORMULA, Taken, taken
 
-# Enough for every way that asks for many rows.
+# Enough for every way that needs many rows.
 MOST_ROWS = 1000
 
 
 def ways_of(model: Model, ids: NDArray[np.int32], precision: str = "float32") -> list[dict[str, Any]]:
-    """Of each part its path and kind, its ways in training and in scoring, and what is against others.
+    """For each part its path and kind, its ways in training and in scoring, and why not a faster one.
 
-    Rows `ids` (n, C) go through the model twice. Its weights, its running statistics and the random numbers that come
-    next stay as they are.
+    The model computes the rows `ids` (n, C) twice. Its weights and running statistics and the state of the random
+    numbers stay as they are.
     """
     device, was_training = next(model.parameters()).device, model.training
     rows = np.array(ids[:MOST_ROWS])
@@ -38,7 +38,7 @@ def ways_of(model: Model, ids: NDArray[np.int32], precision: str = "float32") ->
 
 
 def _joined(trained: list[Taken], scored: list[Taken]) -> list[dict[str, Any]]:
-    """A row for each part, with a key for each of the two that takes it."""
+    """A row for each part, with keys `training` and `scoring` where it is used."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for when, ways in (("training", trained), ("scoring", scored)):
         for each in ways:
@@ -50,7 +50,7 @@ def _joined(trained: list[Taken], scored: list[Taken]) -> list[dict[str, Any]]:
 
 
 def lines(ways: list[dict[str, Any]]) -> list[str]:
-    """The same for people, a line for each part."""
+    """The same as text, a line for each part."""
     found = []
     for row in ways:
         passes = [f"{when} {row[when]}" for when in ("training", "scoring") if when in row]

@@ -1,7 +1,7 @@
-"""GBDT, a neighbour of the networks with the same face: ids (n, C) -> logits (n,), through XGBoost.
+"""GBDT by XGBoost, with the interface of the networks: ids (n, C) -> logits (n,).
 
-Trees read the ids of the same encoder, so that a value never seen is `other` and nothing can fail on it;
-data/encode/tabular.py says how. All training rows are held in memory as float32.
+Trees read the ids of the same encoder, so that an unseen value is `other` and never fails; data/encode/tabular.py
+says how. All training rows are held in memory as float32.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def gbdt(
 
 
 class Trees:
-    """Boosted trees over a layout; they can score once `boost` has run or a file was loaded."""
+    """Boosted trees over a layout; they can score after `boost` or `load`."""
 
     file = "trees.ubj"
 
@@ -88,7 +88,7 @@ class Trees:
         self, layout: Layout, settings: dict[str, Any], rounds: int, patience: int, categories: int, members: int
     ) -> None:
         self.layout, self.settings, self.rounds, self.patience = layout, settings, rounds, patience
-        # Trees are always grown anew, so that ids which came later are as good as the first ones.
+        # Training always grows new trees, so that later ids need no special treatment.
         self.features = Features(replace(layout, first_sizes=()), categories, members)
         self.xgboost = load_xgboost("model gbdt")
         self.booster: Any = None
@@ -99,9 +99,7 @@ class Trees:
             yield from self._boost(part, valid, seed)
         except self.xgboost.core.XGBoostError as error:
             found = str(error).strip().splitlines()[0]
-            raise TrainingError(
-                f"XGBoost cannot go on: {found}; see `fieldwise models gbdt` for its settings"
-            ) from None
+            raise TrainingError(f"XGBoost failed: {found}; see `fieldwise models gbdt` for its settings") from None
 
     def _boost(self, part: Part, valid: Part, seed: int) -> Iterator[NDArray[np.float32]]:
         facts = {
@@ -116,7 +114,7 @@ class Trees:
             max_bin=self.settings["max_bin"],
             **facts,
         )
-        # Not quantised: a hashed value may lie beyond every one of the training rows.
+        # Not quantised: a hashed value may be larger than all of the training rows'.
         held = self.xgboost.DMatrix(self.features(valid.ids), **facts)
         self.booster = self.xgboost.Booster({**self.settings, "seed": seed}, [rows, held])
         for number in range(self.rounds):
@@ -133,7 +131,7 @@ class Trees:
 
     @property
     def size(self) -> int:
-        """How many leaves the trees have: the numbers that they learn."""
+        """The number of leaves, which are what the trees learn."""
         return sum(tree.count("leaf=") for tree in self.booster.get_dump())
 
     def to(self, device: Any) -> Trees:
@@ -141,7 +139,7 @@ class Trees:
         return self
 
     def save(self, path: Path) -> None:
-        # Written here, so that a full disk is named as it is for every other file.
+        # Not by XGBoost, so that a full disk gives the same error as with every other file.
         path.write_bytes(self.booster.save_raw(raw_format="ubj"))
 
     def load(self, path: Path) -> None:

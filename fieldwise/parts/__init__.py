@@ -1,1 +1,1 @@
-"""What models are made of, a folder each: the formula, its compiled loop, its Triton kernel, its ONNX form."""
+"""The parts of models, a folder for each: its formula, compiled loop, Triton kernel and ONNX form."""

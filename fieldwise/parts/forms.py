@@ -1,7 +1,7 @@
-"""The ONNX forms of parts, by the kinds of plain parts: each folder's onnx.py tells its own. Torch is not needed.
+"""Finds the ONNX form for each kind of plain part in the folders' onnx.py files. Needs no torch.
 
-Pairs within the context are computed once; pairs between a candidate's field and the context's use what the context's
-field makes of the pair's weights, computed once too.
+A ranking computes pairs within the context once. For a pair between a candidate's field and one of the context, it
+combines the context's vector with the pair's weights once, and every candidate uses the result.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Graphs = Callable[[Part, Sides], list[Block]]
 
 
 class Form(NamedTuple):
-    """Vectors of two sides -> blocks of features; of a sum over pairs also its summands, pair by pair.
+    """Vectors of two sides -> blocks of features; a sum over pairs also has `summands`, one for each pair.
 
-    `whole`: it looks at all fields at once, so that every row of a ranking goes through the whole of it.
+    `whole`: it needs all fields at once, so that a ranking computes all of it for every row.
     """
 
     features: Graphs
@@ -35,7 +35,7 @@ class Form(NamedTuple):
 
 @cache
 def forms() -> dict[str, Form]:
-    """All that the folders have, by kind."""
+    """The forms of all folders, by kind."""
     names = [f"{parts.__name__}.{folder.name}.onnx" for folder in pkgutil.iter_modules(parts.__path__) if folder.ispkg]
     found: dict[str, Form] = {}
     for name in names:
@@ -57,6 +57,6 @@ def features(part: Part, sides: Sides) -> list[Block]:
 
 
 def summands(part: Part, sides: Sides) -> list[Block]:
-    """What each pair adds to the logit, where the features' sum is all there is."""
+    """What each pair adds to the logit, for models whose logit is the sum of their features."""
     form = form_of(part)
     return (form.summands or form.features)(part, sides)

@@ -1,4 +1,4 @@
-"""From field vectors (B, F, D) to features (B, H): what all ways to combine fields share. Each has a folder of its own.
+"""What all interactions share: they turn field vectors (B, F, D) into features (B, H). Each has its own folder.
 
 Pairs (i, j), i < j, come in the order (0,1), (0,2) ... (0,F-1), (1,2) ...; P = F(F-1)/2.
 """
@@ -28,7 +28,7 @@ def pairs(fields: int) -> tuple[Tensor, Tensor]:
 
 
 def check_pairs(fields: int, each: int = 32) -> None:
-    """Refuses fields whose pairs, of `each` bytes, are more than memory holds: a model that is counted lists them."""
+    """Refuses so many fields that their pairs, `each` bytes a pair, do not fit in memory."""
     count = fields * (fields - 1) // 2
     if each * count > memory.available():
         raise TooLarge(f"{fields:,} fields have {count:,} pairs, too many for memory; prepare fewer, or take lr or fm")
@@ -41,21 +41,21 @@ class Interaction(nn.Module):
 
     @property
     def name(self) -> str:
-        """What it is, for people."""
+        """Its name in reports."""
         return type(self).__name__
 
     @property
     def numbers(self) -> int:
-        """How many numbers of a row it holds at least while it is computed: its features."""
+        """The least numbers a row that computing it holds in memory: its features."""
         return self.width
 
     def plain_part(self) -> Part | None:
-        """Its weights for the ONNX form in its folder; None where it has none. Asked by `plain_part_of`."""
+        """Its weights for the ONNX form in its folder, None if there is no form. Call `plain_part_of` instead."""
         return None
 
 
 def one_size(part: nn.Module, dims: Sequence[int]) -> int:
-    """The fields' common size, for parts that need one."""
+    """The size of all fields' vectors, for parts that need a common one."""
     if len(set(dims)) > 1:
         name = type(part).__name__
         raise ConfigError(f"{name} needs vectors of one size, found {min(dims)} to {max(dims)}; set model.adaptive=0")
@@ -63,9 +63,9 @@ def one_size(part: nn.Module, dims: Sequence[int]) -> int:
 
 
 def mask_of(dims: Sequence[int]) -> Tensor | None:
-    """Which of the largest size's places each vector fills, (F, D); None where all fill all.
+    """Which of the D places each field's vector fills, (F, D), D being the largest size; None if all are of that size.
 
-    On the CPU, as are pairs: on the meta device, where models are counted, no place could be looked up.
+    Masks and pairs are on the CPU even when a model is built on the meta device to count its parameters.
     """
     if len(set(dims)) == 1:
         return None
@@ -97,7 +97,7 @@ class Pairwise(Interaction):
 
 
 def plain_part_of(part: nn.Module) -> Part | None:
-    """The plain part of an interaction or classifier; None where its class has none that is of its own formula."""
+    """The plain part of an interaction or classifier; None where a subclass changed `forward` and not `plain_part`."""
     formula, plain = (
         next((each for each in type(part).__mro__ if name in vars(each)), None) for name in ("forward", "plain_part")
     )
@@ -105,6 +105,6 @@ def plain_part_of(part: nn.Module) -> Part | None:
 
 
 def array(tensor: Tensor) -> NDArray[Any]:
-    """The numbers of a weight, for its plain part."""
+    """A weight as a numpy array, for its plain part."""
     found: NDArray[Any] = tensor.detach().cpu().numpy()
     return found

@@ -1,10 +1,10 @@
-"""Which way a part is computed: by its formula, or by a faster one that equals it. All that decides is here.
+"""Chooses how a part is computed: by its formula, or by a faster way that gives the same result.
 
-A formula is a module's `forward`, or a function, in plain torch; `@chosen(way, ...)` in front of it lists its faster
-ways, best first. The first that has nothing against the inputs computes them; if all have, the formula does.
+A formula is a module's `forward`, or a function, in plain torch. `@chosen(way, ...)` in front of it lists the faster
+ways, best first. The first way that does not refuse the inputs computes them; if all refuse, the formula does.
 
-What is against a way is told in a few words, so that `taken` can say which way a model takes, and why not another.
-The conditions that ways share are below, each once; a part adds those of its own in its folder.
+A way refuses with a reason in a few words, so that `taken` can say which way a model takes, and why not another.
+Conditions that several ways share are below; a part keeps its own conditions in its folder.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from torch import Tensor, nn
 
 from fieldwise.loops.running import ROWS_PER_THREAD
 
-# FIELDWISE_TRITON=0 switches the kernels off. With TRITON_INTERPRET=1 they run on the CPU, step by step, for tests.
+# FIELDWISE_TRITON=0 switches the kernels off. With TRITON_INTERPRET=1 tests run them on the CPU, step by step.
 HAS_TRITON = os.environ.get("FIELDWISE_TRITON") != "0" and importlib.util.find_spec("triton") is not None
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-FORMULA, ALONE = "formula", "formulas alone are asked for"
+FORMULA, ALONE = "formula", "only formulas are allowed here"
 Formula = TypeVar("Formula", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
 class Way:
-    """A faster way: `against(*inputs)` says why it is not for them, or nothing; `compute(*inputs)` is the result."""
+    """A faster way. `against(*inputs)` gives the reason why it cannot take them, or ""; `compute(*inputs)` computes."""
 
     name: str
     against: Callable[..., str]
@@ -39,7 +39,7 @@ class Way:
 
 
 class Choice(NamedTuple):
-    """A call of a formula: what it was called on, the way taken, and what was against each way before it."""
+    """A call of a formula: its inputs, the way that was taken, and why each way before it was not."""
 
     formula: Callable[..., Any]
     inputs: tuple[Any, ...]
@@ -47,13 +47,13 @@ class Choice(NamedTuple):
     against: dict[str, str]
 
 
-# Who wants to hear of every choice, and whether formulas alone are allowed: for reports and tests.
+# For reports and tests: a function that is called with every choice, and whether only formulas are allowed.
 _listener: Callable[[Choice], None] | None = None
 _formulas_alone = False
 
 
 def chosen(*ways: Way) -> Callable[[Formula], Formula]:
-    """The formula below, by the first of these ways that is for its inputs."""
+    """Computes the decorated formula by the first of these ways that takes its inputs."""
 
     def decorated(formula: Formula) -> Formula:
         @wraps(formula)
@@ -83,7 +83,7 @@ def _choice(formula: Callable[..., Any], ways: tuple[Way, ...], inputs: tuple[An
 
 @contextmanager
 def formulas_alone() -> Iterator[None]:
-    """Within it every part is computed by its formula, and optimisers take no loops: what faster ways must equal."""
+    """Inside it formulas compute every part, and optimisers use no loops: the results that faster ways must match."""
     global _formulas_alone
     before, _formulas_alone = _formulas_alone, True
     try:
@@ -93,8 +93,8 @@ def formulas_alone() -> Iterator[None]:
 
 
 @contextmanager
-def told(listener: Callable[[Choice], None]) -> Iterator[None]:
-    """Within it the listener hears of every choice."""
+def listening(listener: Callable[[Choice], None]) -> Iterator[None]:
+    """Inside it `listener` is called with every choice."""
     global _listener
     before, _listener = _listener, listener
     try:
@@ -104,7 +104,7 @@ def told(listener: Callable[[Choice], None]) -> Iterator[None]:
 
 
 class Taken(NamedTuple):
-    """The way that a part of a model takes: `part` is its path and `kind` its class; `against` as in Choice."""
+    """The way that a part of a model takes. `part` is its path and `kind` its class; `against` is as in Choice."""
 
     part: str
     kind: str
@@ -113,7 +113,7 @@ class Taken(NamedTuple):
 
 
 def taken(model: nn.Module, run: Callable[[], object]) -> list[Taken]:
-    """The ways that parts of the model take in `run`, in the order of their calls, each once."""
+    """The ways that the model's parts take while `run` runs, in the order of their calls, each part once."""
     paths = {id(module): path for path, module in model.named_modules()}
     found: dict[tuple[str, str], Taken] = {}
 
@@ -122,18 +122,18 @@ def taken(model: nn.Module, run: Callable[[], object]) -> list[Taken]:
         kind, path = choice.formula.__qualname__.removesuffix(".forward"), paths[id(owner)]
         found.setdefault((path, kind), Taken(path, kind, choice.way, choice.against))
 
-    with told(listener):
+    with listening(listener):
         run()
     plain = [(path, module) for path, module in model.named_modules() if type(module) is nn.Linear]
     slower = [Taken(path, "Linear", FORMULA, {"oneDNN": "a plain nn.Linear; affine() is faster"}) for path, _ in plain]
     return [*found.values(), *slower]
 
 
-# What is against a way, or nothing.
+# Each function below returns the reason why a way cannot take the inputs, or "".
 
 
 def no_loops(*tensors: Tensor) -> str:
-    """Against compiled loops over these tensors."""
+    """Whether compiled loops can run on these tensors."""
     if _formulas_alone:
         return ALONE
     kinds = {tensor.dtype for tensor in tensors}
@@ -146,13 +146,12 @@ def no_loops(*tensors: Tensor) -> str:
     return "" if compiles() else "numba is missing or switched off"
 
 
-def no_loops_of_rows(v: Tensor, along: int = 0, narrow: bool = False) -> str:
-    """Against compiled loops over a batch, whose rows are `along` that dimension, and which they make contiguous;
-    `narrow`: they know bfloat16 too."""
-    # Asked first: a look at the number of rows would bind an exported model to it.
+def no_loops_of_rows(v: Tensor, narrow: bool = False) -> str:
+    """Whether compiled loops can run over this batch, which they make contiguous; `narrow`: they take bfloat16 too."""
+    # First, because reading the number of rows would fix it in an exported model.
     if torch.compiler.is_compiling():
         return "the model is traced"
-    if v.shape[along] < ROWS_PER_THREAD:
+    if len(v) < ROWS_PER_THREAD:
         return f"fewer than {ROWS_PER_THREAD} rows"
     if v.device.type != "cpu":
         return "not on a CPU"
@@ -163,12 +162,12 @@ def no_loops_of_rows(v: Tensor, along: int = 0, narrow: bool = False) -> str:
 
 @cache
 def compiles() -> bool:
-    """Whether numba is there and not switched off (FIELDWISE_NUMBA=0)."""
+    """Whether numba is installed and not switched off by FIELDWISE_NUMBA=0."""
     return os.environ.get("FIELDWISE_NUMBA") != "0" and importlib.util.find_spec("numba") is not None
 
 
 def no_triton(*tensors: Tensor) -> str:
-    """Against Triton's kernels for these tensors: they are for float32 on a GPU, without gaps."""
+    """Whether Triton's kernels can run on these tensors: they take contiguous float32 on a GPU."""
     if not all(tensor.is_cuda or INTERPRETED for tensor in tensors):
         return "not on a GPU"
     if not HAS_TRITON:
@@ -179,35 +178,33 @@ def no_triton(*tensors: Tensor) -> str:
 
 
 def no_pair_kernels(v: Tensor, tile: int) -> str:
-    """Against the kernels over pairs, which are for products of bfloat16, by autocast, or for scores.
+    """Whether the kernels over pairs apply: under autocast to bfloat16, or without gradients.
 
-    With gradients in float32 they are right too, but torch's own are faster. `tile`: the numbers of a pair's matrices
-    and of the rows before them, which must lie in a processor's own memory, twice.
+    They also compute gradients in float32 correctly, but torch's own kernels are faster there. `tile` is how many
+    numbers a pair's matrices and a tile of rows have; they must fit into a multiprocessor's shared memory twice.
     """
     refused = no_triton(v)
     if refused:
         return refused
     if v.numel() >= 2**31:
-        return "vectors beyond addresses of 32 bits"
+        return "vectors beyond 32-bit addresses"
     if INTERPRETED:
         return ""
     rounded = torch.is_autocast_enabled(v.device.type)
     if not rounded and torch.is_grad_enabled():
         return "gradients in float32"
-    return (
-        "" if 2 * tile * (2 if rounded else 4) <= room() else "a pair's matrices do not fit into a processor's memory"
-    )
+    return "" if 2 * tile * (2 if rounded else 4) <= room() else "a pair's matrices do not fit into shared memory"
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def room() -> int:
-    """Bytes of memory that a program on this GPU may have for itself."""
+    """Bytes of shared memory that a program on this GPU may have."""
     properties: Any = torch.cuda.get_device_properties()
     return int(properties.shared_memory_per_block_optin)
 
 
 def no_score_kernels(part: nn.Module, values: Tensor) -> str:
-    """Against the kernels for scores alone: they are for a GPU, not in training, where no gradient is asked for."""
+    """Whether the scoring kernels apply: on a GPU, outside training, without gradients."""
     if not (values.is_cuda or INTERPRETED):
         return "not on a GPU"
     if not HAS_TRITON:
@@ -215,7 +212,7 @@ def no_score_kernels(part: nn.Module, values: Tensor) -> str:
     if torch.compiler.is_compiling():
         return "the model is traced"
     if part.training or torch.is_grad_enabled():
-        return "for scores alone"
+        return "only for scoring"
     if values.dtype not in (torch.float32, torch.bfloat16):
         return f"{_name(values.dtype)} numbers"
     return "" if values.is_contiguous() else "not contiguous"

@@ -22,7 +22,7 @@ class Packed(nn.Module):
 
 
 class Plain(nn.Module):
-    """A parameter that answers as Packed does."""
+    """A parameter with the interface of Packed."""
 
     def __init__(self, start: Tensor) -> None:
         super().__init__()
@@ -33,5 +33,5 @@ class Plain(nn.Module):
 
 
 def weights(start: Tensor, mask: Tensor | None = None) -> Plain | Packed:
-    """Weights with these starting values; where `mask` is false there is nothing to learn."""
+    """Weights with these starting values; entries where `mask` is false are not learnt."""
     return Plain(start) if mask is None else Packed(start, mask)

@@ -1,1 +1,1 @@
-"""How fast training is beside what the machine can do, and whether fast is also right."""
+"""How fast training is compared with what the machine can do, and whether fast is also right."""

@@ -1,7 +1,7 @@
-"""How fast training is on this machine, model by model, beside what the machine can do at most.
+"""Measures how fast each model trains on this machine, and compares it with the machine's limits.
 
 The shape is that of the paper's Table 10: 39 fields, vectors of 20, a DNN of five layers of 700, sub-networks of
-40 and 5. Rows are drawn, prepared and in memory; they go through `batches` and `make_step`, as in `train`.
+40 and 5. Rows are random, encoded and in memory; `batches` and `make_step` handle them as in `train`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fieldwise.train.steps import STAGES, CapturedStep, Step, make_step
 
 FIELDS = 39
 WARM_UP = 4  # steps
-# Table 10's shape, for all models that have such options, and where one has another.
+# Table 10's options, for all models that have them, and the exceptions.
 SHAPE: dict[str, Any] = {"dim": 20, "hidden": (700,) * 5, "dropout": 0.0, "subnet": (40, 5), "attention": 16}
 OTHERS: dict[str, dict[str, Any]] = {
     "ccpm": {"hidden": (256, 256, 256)},
@@ -43,12 +43,12 @@ VARIANTS = {"ffm-k1": "ffm"}
 
 
 def names() -> list[str]:
-    """What can be measured: every registered network, and some with other options."""
+    """The models that can be measured: every registered network, and variants with other options."""
     return [*MODELS, *VARIANTS]
 
 
 def shape_of(name: str) -> tuple[str, dict[str, Any]]:
-    """The model of that name, and its options here."""
+    """The model of this name and its options in the bench."""
     if name not in names():
         raise ConfigError(unknown("model of the bench", name, names()))
     model = VARIANTS.get(name, name)
@@ -57,7 +57,7 @@ def shape_of(name: str) -> tuple[str, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Setting:
-    """What all measurements of one call share. `rows` are those timed of each model, after the warm-up."""
+    """What all measurements of one call share. `rows` is how many are timed for each model, after the warm-up."""
 
     device: str = "cpu"
     rows: int = 40_000
@@ -71,13 +71,13 @@ class Setting:
         if self.rows < self.batch or self.batch < 2:
             sizes = f"found --rows {self.rows} and --batch {self.batch}"
             raise ConfigError(f"--rows must be at least --batch, and --batch at least 2: {sizes}; change one of them")
-        # Vectors of a size that no rounding of a narrow type hides.
+        # Vectors large enough that bfloat16 does not round them away.
         settings = TrainSettings(self.batch, optimizer=self.optimizer, precision=self.precision, init_scale=0.05)
         object.__setattr__(self, "train", settings)
 
 
 def run(asked: Sequence[str], vocabularies: Sequence[int], setting: Setting) -> Iterator[dict[str, Any]]:
-    """What the machine is and can do at most, then the figures of each model and vocabulary, as they are found."""
+    """Yields the machine and its limits, then the figures of each model and vocabulary as they are measured."""
     for name in asked:
         shape_of(name)
     if min(vocabularies) < 2 * FIELDS:
@@ -87,7 +87,7 @@ def run(asked: Sequence[str], vocabularies: Sequence[int], setting: Setting) -> 
     yield {"machine": machine(device), "ceilings": most}
     for vocabulary in vocabularies:
         layout = layout_of(vocabulary)
-        # Whole batches: a smaller one at the end of an epoch is a plain step, not the captured one that is timed.
+        # Whole batches only: a smaller one at an epoch's end would be a plain step instead of the captured one.
         rows = max(1, min(setting.rows, 500_000) // setting.batch) * setting.batch
         part = drawn_rows(layout, rows, setting.seed)
         for name in asked:
@@ -95,7 +95,7 @@ def run(asked: Sequence[str], vocabularies: Sequence[int], setting: Setting) -> 
 
 
 def layout_of(vocabulary: int) -> Layout:
-    """This many categories in all, the same number in each field."""
+    """This many categories in all, equally many in each field."""
     return Layout.of([vocabulary // FIELDS] * FIELDS)
 
 
@@ -115,9 +115,9 @@ def _built(name: str, layout: Layout) -> Model:
 
 
 def made_model(name: str, layout: Layout, setting: Setting) -> Model:
-    """A model of this shape, on the device, as the seed starts it."""
+    """A model of this shape, on the device, with the seed's starting values."""
     torch.manual_seed(setting.seed)
-    with device_of(setting.device):  # a large table is filled there, and never on the host
+    with device_of(setting.device):  # so that a large table is filled there and not on the host
         model = _built(name, layout)
     return model.to(device_of(setting.device)).train()
 
@@ -125,13 +125,13 @@ def made_model(name: str, layout: Layout, setting: Setting) -> Model:
 def made_step(
     name: str, layout: Layout, setting: Setting, train: TrainSettings | None = None, total: int = 10**6
 ) -> Step:
-    """The step of `train` for a model of this shape; `train` are other settings than the bench's."""
+    """The step of `train` for a model of this shape; `train` replaces the bench's settings."""
     config = Config(*shape_of(name), train or setting.train, setting.seed, setting.device)
     return make_step(made_model(name, layout, setting), config, total)
 
 
 def measure(name: str, layout: Layout, part: Part, setting: Setting, most: dict[str, float]) -> dict[str, Any]:
-    """The figures of one model: speed, where a step's time goes, memory, and shares of the ceilings."""
+    """The figures of one model: speed, time of each stage, memory, and shares of the machine's limits."""
     gc.collect()
     device = device_of(setting.device)
     memory = PeakMemory(device)
@@ -142,7 +142,7 @@ def measure(name: str, layout: Layout, part: Part, setting: Setting, most: dict[
     wall, processor = clock.time(lambda: _steps(step, source, count, first=WARM_UP))
     stages = _stages(step, part, setting, clock, count)
     ids = placed(step.model, part.ids[: setting.rows])  # on a GPU, as training's rows
-    _scores(step, ids, setting, setting.rows)  # kernels are compiled for these sizes
+    _scores(step, ids, setting, setting.rows)  # warm-up: kernels are compiled for these sizes
     scored, _ = clock.time(lambda: _scores(step, ids, setting, setting.rows))
     peak = memory.read()
     small = Layout.of([2] * FIELDS)
@@ -173,7 +173,7 @@ def measure(name: str, layout: Layout, part: Part, setting: Setting, most: dict[
 
 
 def _stages(step: Step, part: Part, setting: Setting, clock: Clock, count: int) -> dict[str, float]:
-    """Seconds of each stage: of the graph's, where the step is one, and else of plain steps."""
+    """Seconds of each stage: of the CUDA graph if the step is one, else of plain steps."""
     if isinstance(step, CapturedStep) and step.graph is not None:
         return step.stages()
     source = itertools.chain.from_iterable(
@@ -189,7 +189,7 @@ class Clock:
         self.device = device
 
     def time(self, action: Callable[[], object]) -> tuple[float, float]:
-        """Seconds on the wall, and of processors."""
+        """Seconds of wall time and of processor time."""
         synchronize(self.device)
         wall, processor = time.perf_counter(), time.process_time()
         action()
@@ -197,7 +197,7 @@ class Clock:
         return time.perf_counter() - wall, time.process_time() - processor
 
     def split(self, step: Step, source: Iterator[Batch], count: int, first: int) -> dict[str, float]:
-        """The median seconds of each stage; a fused step has none for some."""
+        """The median seconds of each stage; a fused step has 0 for some."""
         found: dict[str, list[float]] = {stage: [] for stage in STAGES}
         began = 0.0
 

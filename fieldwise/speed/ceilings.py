@@ -1,4 +1,4 @@
-"""What this machine can do at most, measured: the rates that a step's arithmetic and bytes are held against."""
+"""Measures this machine's limits, with which a step's arithmetic and memory traffic are compared."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16}
 
 
 def synchronize(device: torch.device) -> None:
-    """Waits until the device has done all it was asked for."""
+    """Waits until the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def ceilings(device: torch.device, precision: str) -> dict[str, float]:
-    """FLOP/s of a large matrix product of that precision, and bytes/s, read and written, of a large copy."""
+    """FLOP/s of a large matrix product in this precision, and bytes/s, read and written, of a large copy."""
     size = 8192 if device.type == "cuda" else 1536
     one, two = (torch.randn(size, size, device=device).to(DTYPES[precision]) for _ in range(2))
     into = torch.empty_like(one)
@@ -44,7 +44,7 @@ def _fastest(action: Callable[[], object], device: torch.device, times: int = 5)
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """What the figures hold for: processor or card, threads, versions."""
+    """The machine of the figures: processor or card, threads, versions."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
     facts = {"device": name, "threads": torch.get_num_threads()}
     return facts | {"python": platform.python_version(), "torch": str(torch.__version__)}
@@ -57,7 +57,7 @@ def _processor() -> str:
 
 
 class PeakMemory:
-    """The most memory since it was made, in bytes: the process's on a CPU, torch's on a GPU."""
+    """The peak memory since its creation, in bytes: of the process on a CPU, of torch on a GPU."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -67,7 +67,7 @@ class PeakMemory:
             _RESET.write_text("5")
 
     def read(self) -> int | None:
-        """None where the system does not tell."""
+        """The peak so far; None if the system does not report it."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
         if not _STATUS.exists():

@@ -1,11 +1,11 @@
-"""Whether fast is also right: each fast part beside plain PyTorch in float64, and bf16 training beside float32.
+"""Checks that fast is also right: compares fast parts with plain PyTorch in float64, and bf16 training with float32.
 
-Both get the same numbers: what goes into a matrix product is rounded to its precision first. Else a ReLU would open for
-one and stay closed for the other wherever its input is within rounding of zero, and gradients would tell of that alone.
+Both sides get the same numbers: inputs of matrix products are rounded to their precision first. Otherwise a ReLU whose
+input is within rounding of zero would open on one side only, and gradients would differ for that reason alone.
 
-Trained networks are another matter: two runs in float32 end in different places if the random numbers that they start
-from differ by a rounding, and their AUCs differ by chance. So each seed is trained three times: in float32, in float32
-from a start moved by bf16's rounding, and in bf16, which is held against what the first two say of chance.
+Trained networks differ by chance: two runs in float32 whose starting values differ by a rounding end in different
+places, with different AUCs. So each seed is trained three times: in float32, in float32 from a start moved by bf16's
+rounding, and in bf16. The first two show how much is chance.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from fieldwise.speed.bench import FIELDS, Setting, layout_of, made_model, made_s
 from fieldwise.train.steps import Step
 
 LIMITS = {"float32": 1e-5, "bf16": 1e-2}
-SCORE_LIMITS = {"float32": 1e-5, "bf16": 2e-2}  # of whole networks: a DNN rounds once a layer
+SCORE_LIMITS = {"float32": 1e-5, "bf16": 2e-2}  # of whole networks: a DNN rounds in every layer
 AUC_LIMIT = 2e-4
-CHANCE_LIMIT = 1e-3  # a check that sees less than this of chance could not tell a bad precision from a good one
+CHANCE_LIMIT = 1e-3  # with more chance than this, a check could not tell a bad precision from a good one
 SEEDS = 6
 
 
 class Rounded(MicroNetwork):
-    """A micro network whose third input, the product, is what a product of bfloat16 matrices gets of it."""
+    """A micro network that rounds its third input, the product, as a matrix product in bfloat16 does."""
 
     rounds = False
 
@@ -61,7 +61,7 @@ class Rounded(MicroNetwork):
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a batch, and of the layers of a part that has some."""
+    """The shape of a batch, and of a part's layers if it has some."""
 
     fields: int = FIELDS
     dim: int = 20
@@ -83,12 +83,12 @@ PARTS: dict[str, Make] = {
     "nifm's micro networks": lambda shape: MicroNetwork(shape.dims, (shape.units, 1), product=False, last_norm=False),
     "kernel products": lambda shape: KernelProduct(shape.dims, "mat", "uniform"),
 }
-DRAWN = 8  # shapes of each part, beside that of the bench
-NEAR = 1e-5  # a unit so near to zero may open for one and stay closed for the other
+DRAWN = 8  # random shapes of each part, besides that of the bench
+NEAR = 1e-5  # a unit this near to zero may open on one side only
 
 
 def drawn_shapes(count: int, seed: int) -> Iterator[Shape]:
-    """Shapes by chance: vectors shorter and longer than the units, which no vector's width divides."""
+    """Random shapes: vectors shorter and longer than the units, and sizes that are not multiples of a register's."""
     random = Random(seed)
     for _ in range(count):
         yield Shape(*(random.randint(*ends) for ends in ((3, 12), (1, 130), (4, 130), (2, 8), (100, 300))))
@@ -96,7 +96,7 @@ def drawn_shapes(count: int, seed: int) -> Iterator[Shape]:
 
 @dataclass(frozen=True)
 class Check:
-    """A thing that was measured, and what it may be at most."""
+    """A measured error and its limit."""
 
     what: str
     precision: str
@@ -109,7 +109,7 @@ class Check:
 
 
 def checks(names: tuple[str, ...], setting: Setting) -> Iterator[Check]:
-    """All checks of this device: rows of Adam, parts forward and backward, and the AUC of the models named."""
+    """All checks of this device: Adam's rows, parts forward and backward, and the AUC of the named models."""
     device = device_of(setting.device)
     for dim in (1, 20, 152):
         yield Check(f"Adam on rows of {dim}", "float32", adam_error(dim, device), LIMITS["float32"])
@@ -125,7 +125,7 @@ def checks(names: tuple[str, ...], setting: Setting) -> Iterator[Check]:
 
 
 def adam_error(dim: int, device: torch.device) -> float:
-    """Five steps of a table of 10,000 rows by 20,000 ids each, most of them often, beside the same in float64."""
+    """The error of five steps on a table of 10,000 rows, with 20,000 mostly repeated ids each, against float64."""
     torch.manual_seed(0)
     start = 0.05 * torch.randn(10_000, dim, device=device)
     tables = [start.clone().requires_grad_(), start.double().requires_grad_()]
@@ -142,13 +142,13 @@ def adam_error(dim: int, device: torch.device) -> float:
 
 
 def part_errors(make: Make, precision: str, device: torch.device, shape: Shape) -> dict[str, float]:
-    """Errors of features, of those without gradients, of the vectors' gradients, and of the worst weights'."""
+    """Errors of features with and without gradients, of the vectors' gradient, and the worst of the weights'."""
     errors = [error(*pair) for pair in compared(make, precision, device, shape)]
     return {"forward": errors[0], "scores": errors[1], "backward": errors[2], "weights": max(errors[3:])}
 
 
 def fused(make: Make, device: torch.device, shape: Shape) -> bool:
-    """Whether bf16 is more than autocast's: on a GPU the kernels leave parts whose matrices are too large to it."""
+    """Whether bf16 is our own: on a GPU, parts whose matrices are too large for the kernels fall back to autocast."""
     part = make(shape)
     with torch.autocast(device.type, torch.bfloat16):
         way = kernel.TRITON if isinstance(part, KernelProduct) else micro.TRITON
@@ -156,7 +156,7 @@ def fused(make: Make, device: torch.device, shape: Shape) -> bool:
 
 
 def compared(make: Make, precision: str, device: torch.device, shape: Shape) -> list[tuple[Tensor, Tensor]]:
-    """The fast part's and the plain one's: features, those without gradients, gradients by vectors and each weight."""
+    """Results of the fast and the plain part: features with and without gradients, gradients of vectors and weights."""
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     fast, slow = make(shape).to(device), make(shape).to(device).double()
     with torch.no_grad():
@@ -182,7 +182,7 @@ def compared(make: Make, precision: str, device: torch.device, shape: Shape) -> 
 
 
 def clear(part: nn.Module, v: Tensor) -> Tensor:
-    """The rows without any unit near zero, as often as it takes: gradients of the others would tell of that alone."""
+    """Replaces rows with a unit near zero by copies of others: their gradients would differ for that reason alone."""
     near = torch.full((len(v),), torch.inf, device=v.device, dtype=torch.float64)
 
     def look(relu: nn.Module, given: tuple[Tensor, ...]) -> None:
@@ -214,20 +214,20 @@ class Paths:
 
     @property
     def difference(self) -> float:
-        """How much more bf16 has in the mean."""
+        """The mean AUC of bf16 minus that of float32."""
         return float(np.mean(self.fast) - (np.mean(self.plain) + np.mean(self.moved)) / 2)
 
     @property
     def chance(self) -> float:
-        """Three standard errors of that difference, if bf16 were one more path of float32.
+        """Three standard errors of that difference, if bf16 were another run of float32.
 
-        A path's variance s^2 is half the mean square of (plain - moved); the difference has s^2 (1 + 1/2) / seeds.
+        A run's variance s^2 is half the mean square of (plain - moved); the difference has s^2 (1 + 1/2) / seeds.
         """
         variance = float(np.mean((np.array(self.plain) - self.moved) ** 2)) / 2
         return 3 * math.sqrt(1.5 * variance / len(self.fast))
 
     def checks(self, name: str) -> Iterator[Check]:
-        """Whether the difference is within the limit and chance, and whether chance is small enough to tell."""
+        """Whether the difference is within limit and chance, and whether chance is small enough to tell."""
         what = f"AUC of {name} over {len(self.fast)} seeds: {np.mean(self.fast):.5f} for {np.mean(self.plain):.5f}"
         yield Check(what, "bf16", abs(self.difference), AUC_LIMIT + self.chance)
         yield Check(
@@ -239,7 +239,7 @@ class Paths:
 
 
 def trained_checks(name: str, setting: Setting) -> Iterator[Check]:
-    """A model after one epoch: its AUC in bf16 beside float32, and its scores beside those in float64."""
+    """A model after one epoch: its AUC in bf16 against float32, and its scores against float64."""
     plain, fast = (Epoch(name, replace(setting, precision=precision)) for precision in LIMITS)
     found = Paths([], [], [])
     for seed in range(SEEDS):
@@ -253,17 +253,17 @@ def trained_checks(name: str, setting: Setting) -> Iterator[Check]:
 
 
 class Epoch:
-    """One epoch of a model on rows that can be learnt, from a fresh start for each seed, by one step (and graph)."""
+    """One epoch of a model on learnable rows, from a fresh start for each seed, with one step (and CUDA graph)."""
 
     def __init__(self, name: str, setting: Setting, rows: int = 5_000_000, held_out: int = 300_000) -> None:
         self.name, self.setting, self.layout = name, setting, layout_of(39_000)
         self.part, self.held_out = learnable(self.layout, rows, seed=1), learnable(self.layout, held_out, seed=2)
-        # Where the rate falls to nothing, two runs that differ by rounding end near each other.
+        # With a rate that falls to zero, two runs that differ by rounding end near each other.
         train = replace(setting.train, lr=1e-3, schedule="cosine")
         self.step = made_step(name, self.layout, setting, train, total=self.part.rows // setting.batch)
 
     def auc(self, seed: int, moved: bool = False) -> float:
-        """AUC on held-out rows after the epoch; `moved`: each weight starts up to 2^-9 of itself away."""
+        """AUC on held-out rows after the epoch; `moved` changes each starting weight by up to 2^-9 of itself."""
         start = made_model(self.name, self.layout, replace(self.setting, seed=seed))
         start_anew(self.step, list(start.parameters()), moved)
         for number, batch in enumerate(self.step.batches(self.part, epoch=0)):
@@ -275,7 +275,7 @@ class Epoch:
 
 @torch.no_grad()
 def start_anew(step: Step, start: list[nn.Parameter], moved: bool = False) -> None:
-    """These weights and an optimiser that has seen nothing, in the memory that the step has: its graph stays right."""
+    """Copies in starting weights and clears the optimiser, in the step's own memory, so that its graph stays valid."""
     for weight, value in zip(step.model.parameters(), start, strict=True):
         weight.copy_(value * (1 + (torch.rand_like(value) - 0.5) * 2**-8) if moved else value)
         for state in step.optimizer.state.get(weight, {}).values():
@@ -285,7 +285,7 @@ def start_anew(step: Step, start: list[nn.Parameter], moved: bool = False) -> No
 
 
 def score_error(model: Model, ids: NDArray[np.int32], precision: str) -> float:
-    """|scores - scores in float64| / |scores in float64|, of many rows."""
+    """|scores - scores in float64| / |scores in float64|, over many rows."""
     found, exact = score(model, ids, precision=precision), deepcopy(model).double().eval()
     device = next(model.parameters()).device
     with torch.inference_mode():
@@ -295,7 +295,7 @@ def score_error(model: Model, ids: NDArray[np.int32], precision: str) -> float:
 
 @cache
 def learnable(layout: Layout, rows: int, seed: int) -> Part:
-    """Rows as the bench draws them, with labels by a logit of their ids: a weight for each id, and a few products."""
+    """Rows as in the bench, with labels from a logit of their ids: a weight for each id, and a few products."""
     random = np.random.default_rng(seed)
     ids = (np.power(np.array(layout.sizes), random.random((rows, layout.fields))) - 1).astype(np.int32)
     truth = np.random.default_rng(0)
@@ -306,6 +306,6 @@ def learnable(layout: Layout, rows: int, seed: int) -> Part:
 
 
 def as_json(check: Check) -> dict[str, Any]:
-    """The check for scripts."""
+    """The check as JSON."""
     facts = {"what": check.what, "precision": check.precision}
     return facts | {"error": check.found, "limit": check.limit, "right": check.right}

@@ -1,4 +1,4 @@
-"""What a training step must do at least: its arithmetic, counted as PyTorch does it, and the bytes of its tables."""
+"""The least work of a training step: its arithmetic, counted as PyTorch does it, and the bytes of its tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fieldwise.optim import RowOptimizer
 
 
 class Arithmetic(TorchDispatchMode):
-    """Counts floating-point operations: those of matrix products, and one for each number of anything else's result."""
+    """Counts floating-point operations: those of matrix products, and one for each number in other operations."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -38,8 +38,8 @@ class Arithmetic(TorchDispatchMode):
 def flops_per_row(model: Model, layout: Layout, rows: int = 32) -> dict[str, float]:
     """Floating-point operations of one row, forward and backward, in matrix products and in all else.
 
-    `model` may be a small one of the same shape: how many categories there are changes nothing. It goes the plain way,
-    for nothing is really computed: only shapes are followed.
+    `model` may have fewer categories, which changes nothing. It runs its formulas on the meta device, where only shapes
+    are computed.
     """
     model = model.to("meta")
     found = {}
@@ -54,9 +54,9 @@ def flops_per_row(model: Model, layout: Layout, rows: int = 32) -> dict[str, flo
 
 
 def bytes_per_row(model: Model, optimizer: RowOptimizer, ids: NDArray[np.int32], layout: Layout) -> float:
-    """The fewest bytes of memory traffic of one row in a batch `ids` (B, C).
+    """The least memory traffic of one row in a batch `ids` (B, C), in bytes.
 
-    The ids once; each table row that the batch touches, and each dense weight, read and written once with its state.
+    The ids are read once; each table row of the batch and each dense weight is read and written once with its state.
     """
     distinct = len(np.unique(ids + np.array(layout.column_offsets, dtype=np.int64)))
     passes = 2 * (1 + len(optimizer.names))

@@ -35,7 +35,6 @@ from fieldwise.data.world.effects import Effect, Packed
 from fieldwise.models import build
 from fieldwise.nn.shallow_scores import scores
 from fieldwise.optim import Adam
-from fieldwise.parts.affine.compiled import transposed
 from fieldwise.parts.attention.compiled import Scores
 from fieldwise.parts.convolution.compiled import WindowMax
 from fieldwise.parts.inner.compiled import InnerProducts
@@ -43,7 +42,7 @@ from fieldwise.parts.interactions import pairs
 from fieldwise.parts.kernel.compiled import KernelProducts
 from fieldwise.parts.kernel.sums import KernelSums
 from fieldwise.parts.micro.compiled import two_layers
-from fieldwise.parts.norm.compiled import LayerNormRelu, NormRelu
+from fieldwise.parts.norm.compiled import LayerNormRelu
 from fieldwise.parts.norm.norms import EPSILON
 from fieldwise.parts.ways import formulas_alone
 from fieldwise.train.steps import ShallowStep, Step
@@ -187,21 +186,6 @@ def layer_norm(units: int, rows: int, bf16: bool) -> Found:
     x = drawn(rows, units, near=2)
     numbers = x.bfloat16() if bf16 else x, drawn(units, scale=0.3, near=1), drawn(units, scale=0.3)
     return same(formula, lambda *parts: LayerNormRelu.apply(*parts, 1e-5), *numbers)
-
-
-def pair_norm(pairs: int, units: int, rows: int, own: bool, bf16: bool) -> Found:
-    def formula(x: Tensor, gain: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
-        y, near = normed(x, gain, shift, (0, 2))
-        return y, near.amin((0, 2))
-
-    x, gains = drawn(pairs, rows, units, near=2), pairs if own else 1
-    numbers = drawn(gains, 1, units, scale=0.3, near=1), drawn(gains, 1, units, scale=0.3)
-    return same(formula, NormRelu.apply, x.bfloat16() if bf16 else x, *numbers, rows=1)
-
-
-def turn(rows: int, columns: int) -> Found:
-    x = drawn(rows, columns)
-    return [(transposed(x), x.T)]
 
 
 def adam_rows(dim: int, rows: int, ids: int, lazy: bool) -> Found:
@@ -360,7 +344,7 @@ def world_rows(rows: int, fields: int, values: int, seed: int) -> Found:
 CASES: dict[str, Callable[..., Found]] = {
     case.__name__: case
     for case in (
-        micro, micro_bf16, attention, inner, kernel_products, windows, layer_norm, pair_norm, turn, adam_rows, shallow,
+        micro, micro_bf16, attention, inner, kernel_products, windows, layer_norm, adam_rows, shallow,
         cells, words, counts, world_rows,
     )
 }  # fmt: skip

@@ -36,8 +36,6 @@ SHAPES: dict[str, dict[str, Any]] = {
     "kernel_products": VECTORS,
     "windows": VECTORS | {"width": FEW, "channels": SIZE},
     "layer_norm": {"units": SIZE, "rows": ROWS, "bf16": YES},
-    "pair_norm": {"pairs": some.integers(1, 70), "units": SIZE, "rows": ROWS, "own": YES, "bf16": YES},
-    "turn": {"rows": ROWS, "columns": SIZE},
     "adam_rows": {"dim": SIZE, "rows": ROWS, "ids": ROWS, "lazy": YES},
     "shallow": {
         **{"model": some.sampled_from(["lr", "fm", "ffm"]), "fields": FIELDS, "dim": some.just(4) | SIZE, "rows": ROWS},
@@ -96,7 +94,7 @@ def small(shape: dict[str, Any], most: float = 3e6) -> dict[str, Any]:
 
     def cost() -> float:
         wide = shape.get("dim", 1) * (shape["fields"] - 1 if shape.get("model") == "ffm" else 1)
-        pairs = shape["fields"] * (shape["fields"] - 1) / 2 if "fields" in shape else shape.get("pairs", 1)
+        pairs = shape["fields"] * (shape["fields"] - 1) / 2 if "fields" in shape else 1
         return float(pairs * 3 * wide * shape.get("units", wide if "model" not in shape else 1) * shape["rows"])
 
     shape = dict(shape)
@@ -154,8 +152,6 @@ def test_every_compiled_loop_is_guarded(asked: Asked) -> None:
     for case in ("inner", "kernel_products"):
         asked(case, vectors)
     asked("layer_norm", {"units": 3, "rows": 9, "bf16": False})
-    asked("pair_norm", {"pairs": 3, "units": 3, "rows": 9, "own": False, "bf16": False})
-    asked("turn", {"rows": 20, "columns": 20})
     asked("adam_rows", {"dim": 2, "rows": 9, "ids": 9, "lazy": False})
     assert asked.child is not None
     loops = compiled_loops()

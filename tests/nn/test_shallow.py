@@ -80,7 +80,7 @@ def test_what_no_table_has_is_refused_the_plain_way() -> None:
     model, ids = made("fm", {"dim": 5}), drawn()
     for wrong in (-1, 2000):
         ids[3, 0] = wrong
-        assert no_scores(model, ids) == "ids that no table has"
+        assert no_scores(model, ids) == "ids outside the tables"
     with pytest.raises(IndexError):
         model.logits(ids)
 

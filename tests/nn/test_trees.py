@@ -264,7 +264,7 @@ def test_the_estimator_takes_trees():
 
 
 def test_what_xgboost_refuses_is_one_line_and_leaves_the_folder_to_another(data, tmp_path):
-    with pytest.raises(TrainingError, match=r"^XGBoost cannot go on: .*max_bin.*; see `fieldwise models gbdt`"):
+    with pytest.raises(TrainingError, match=r"^XGBoost failed: .*max_bin.*; see `fieldwise models gbdt`"):
         train(load_config(base={"model.name": "gbdt", "model.bins": 10**11}), data, tmp_path / "run")
     train(load_config(base={"model.name": "gbdt", "model.rounds": 2}), data, tmp_path / "run")
 

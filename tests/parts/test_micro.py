@@ -13,7 +13,7 @@ from torch import Tensor
 from fieldwise.loops.instructions import pointer
 from fieldwise.loops.lanes import load, store
 from fieldwise.loops.running import ROWS_PER_THREAD
-from fieldwise.parts.micro.compiled import two_layers
+from fieldwise.parts.micro.compiled import LOOPS, two_layers
 from fieldwise.parts.micro.formula import MicroNetwork
 from tests.parts.drawn import by_formula, drawn, numbers
 
@@ -42,6 +42,13 @@ def test_equals_the_plain_layers(dim: int, widths: tuple[int, int], options: dic
     fast = gradients(net, v, features)
     torch.set_num_threads(before)
     for one, two in zip(gradients(net, v, by_formula(net, v)), fast, strict=True):
+        torch.testing.assert_close(two, one, rtol=1e-9, atol=1e-9)
+
+
+def test_vectors_of_several_sizes_take_the_loops() -> None:
+    net, v = drawn(MicroNetwork([3, 1, 4, 2], (7, 1), product=False)), numbers(ROWS, 4, 4).requires_grad_()
+    assert not LOOPS.against(net, v)
+    for one, two in zip(gradients(net, v, by_formula(net, v)), gradients(net, v, net(v)), strict=True):
         torch.testing.assert_close(two, one, rtol=1e-9, atol=1e-9)
 
 

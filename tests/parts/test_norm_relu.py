@@ -1,4 +1,4 @@
-"""The compiled norms with their ReLU equal the plain ones, gradients too."""
+"""The compiled layer norm with its ReLU equals the plain one, gradients too."""
 
 from __future__ import annotations
 
@@ -7,60 +7,19 @@ import torch
 from torch import Tensor, nn
 
 from fieldwise.nn.classifiers import DNN, Layers
-from fieldwise.parts.micro.formula import MicroNetwork
-from fieldwise.parts.norm.compiled import LAYER_LOOPS, PAIR_LOOPS, NormRelu
+from fieldwise.parts.norm.compiled import LOOPS
 from fieldwise.parts.norm.formula import activated
-from fieldwise.parts.norm.norms import PairNorm
-from fieldwise.parts.ways import formulas_alone, told
-from tests.parts.drawn import by_formula
-
-
-def made(kind: str, units: int) -> tuple[PairNorm, Tensor, Tensor]:
-    """A norm of 6 pairs, its input far from zero, and the gradient of its output."""
-    torch.manual_seed(0)
-    norm = PairNorm(6, units, kind).double()
-    nn.init.normal_(norm.gain)
-    nn.init.normal_(norm.shift)
-    x = torch.randn(6, 250, units, dtype=torch.float64) * 3 + 40
-    return norm, x.requires_grad_(), torch.randn(6, 250, units, dtype=torch.float64)
-
-
-def gradients(y: Tensor, by: Tensor, x: Tensor, norm: PairNorm) -> list[Tensor]:
-    return [y, *torch.autograd.grad(y, [x, norm.gain, norm.shift], by)]
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("units", [3, 16, 21])
-@pytest.mark.parametrize("kind", ["fused", "fused-per-pair"])
-def test_equals_norm_and_relu(kind: str, units: int, threads: int) -> None:
-    norm, x, by = made(kind, units)
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    assert not PAIR_LOOPS.against(x, norm, nn.ReLU())
-    fast = gradients(NormRelu.apply(x, norm.gain, norm.shift), by, x, norm)  # type: ignore[no-untyped-call]
-    torch.set_num_threads(before)
-    plain = gradients(torch.relu(norm(x)), by, x, norm)
-    for one, two in zip(plain, fast, strict=True):
-        torch.testing.assert_close(two, one, rtol=1e-10, atol=1e-10)
+from fieldwise.parts.ways import formulas_alone
 
 
 def test_other_norms_and_activations_go_the_plain_way() -> None:
-    norm, x, _ = made("fused", 4)
-    assert PAIR_LOOPS.against(x, norm, nn.Tanh()) == "no ReLU"
-    assert PAIR_LOOPS.against(x, PairNorm(6, 4, "layer"), nn.ReLU()) == "no norm over all pairs"
-    assert LAYER_LOOPS.against(x, nn.Identity(), nn.ReLU()) == "no layer norm"
-    assert PAIR_LOOPS.against(x.half(), norm, nn.ReLU()) == "float16 numbers"
-    assert PAIR_LOOPS.against(x[:, :9].contiguous(), norm, nn.ReLU()) == "fewer than 100 rows"
-
-
-def test_sub_networks_take_it() -> None:
-    torch.manual_seed(0)
-    net, v = MicroNetwork([4] * 5, (7, 3, 2)).double(), torch.randn(120, 5, 4, dtype=torch.float64)
-    taken: list[str] = []
-    with told(lambda choice: taken.append(choice.way)):
-        fast = net(v)
-    assert taken == ["formula", PAIR_LOOPS.name, PAIR_LOOPS.name]
-    torch.testing.assert_close(fast, by_formula(net, v), rtol=1e-10, atol=1e-10)
+    norm, x = nn.LayerNorm(4), torch.randn(250, 4)
+    assert not LOOPS.against(x, norm, nn.ReLU())
+    assert LOOPS.against(x, norm, nn.Tanh()) == "not layer norm with ReLU"
+    assert LOOPS.against(x, nn.Identity(), nn.ReLU()) == "not layer norm with ReLU"
+    assert LOOPS.against(x.half(), norm, nn.ReLU()) == "float16 numbers"
+    assert LOOPS.against(x[:9], norm, nn.ReLU()) == "fewer than 100 rows"
+    assert LOOPS.against(torch.randn(4, 250).T, norm, nn.ReLU()) == "not contiguous"
 
 
 @pytest.mark.parametrize("width", [3, 40])
@@ -77,18 +36,6 @@ def test_a_dnn_takes_it(width: int) -> None:
         plain = found()
     for one, two in zip(plain, fast, strict=True):
         torch.testing.assert_close(two, one, rtol=1e-9, atol=1e-9)
-
-
-def test_bf16_is_within_a_rounding() -> None:
-    norm, x, by = made("fused", 21)
-    norm.float()
-    narrow, grad = x.detach().bfloat16().requires_grad_(), by.bfloat16()
-    fast = gradients(NormRelu.apply(narrow, norm.gain, norm.shift), grad, narrow, norm)  # type: ignore[no-untyped-call]
-    assert [part.dtype for part in fast] == [torch.bfloat16] * 2 + [torch.float32] * 2
-    wide = narrow.detach().float().requires_grad_()
-    plain = gradients(torch.relu(norm(wide)), grad.float(), wide, norm)
-    for one, two in zip(plain, fast, strict=True):
-        torch.testing.assert_close(two.float(), one, rtol=2**-8, atol=2e-4)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

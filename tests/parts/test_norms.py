@@ -23,6 +23,17 @@ def test_pair_norm_gradients(kind: str) -> None:
     assert gradients_hold(drawn(PairNorm(P, H, kind)), numbers(P, B, H))
 
 
+@pytest.mark.parametrize("kind", ["fused", "fused-per-pair", "layer"])
+def test_gradients_of_gains_are_not_added_up_in_bf16(kind: str) -> None:
+    part, x, along = (
+        drawn(PairNorm(P, H, kind)).float(),
+        numbers(P, 2000, H).bfloat16(),
+        numbers(P, 2000, H).float() + 1,
+    )
+    found, expected = (torch.autograd.grad((part(v) * along).sum(), part.parameters()) for v in (x, x.float()))
+    torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-2)
+
+
 @pytest.mark.parametrize(("kind", "gains"), [("fused", 1), ("fused-per-pair", P), ("layer", P)])
 def test_gains_are_shared_or_each_pairs_own(kind: str, gains: int) -> None:
     part = PairNorm(P, H, kind)

@@ -7,9 +7,6 @@ import torch
 from torch import Tensor
 
 from fieldwise.loops.running import ROWS_PER_THREAD
-from fieldwise.parts.attention.formula import AttentionPool
-from fieldwise.parts.attention.pair_products import PairProducts
-from fieldwise.parts.interactions import pairs
 from fieldwise.parts.kernel.compiled import KernelProducts
 from fieldwise.parts.kernel.formula import KernelProduct
 from tests.parts.drawn import by_formula, drawn
@@ -28,11 +25,6 @@ def same(fast: Tensor, plain: Tensor, inputs: list[Tensor]) -> None:
     found, expected = (torch.autograd.grad((out * weights).sum(), inputs) for out in (fast, plain))
     for one, two in zip(found, expected, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-12)
-
-
-def test_pair_products() -> None:
-    v, (first, second) = vectors(), pairs(5)
-    same(PairProducts.apply(v), v[:, first] * v[:, second], [v])
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -68,8 +60,3 @@ def test_bf16_computes_them_in_float32() -> None:
     exact = part(v)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(part(v), exact)
-
-
-def test_attention_takes_the_products() -> None:
-    v, part = vectors(), drawn(AttentionPool([3] * 5)).double()
-    assert torch.equal(part.products(v), PairProducts.apply(v))

@@ -166,7 +166,7 @@ def test_weights_that_are_missing_or_too_many_are_refused(everything, tmp_path):
     for changed in (weights | {"more": torch.zeros(1)}, {k: v for k, v in weights.items() if k != first}):
         save_file(changed, folder / "weights.safetensors")
         hostile.reseal(folder)
-        refused(Predictor.load, folder, "in one of them alone")
+        refused(Predictor.load, folder, "only one of the two has")
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fieldwise.data.schema import Layout
-from fieldwise.parts.ways import FORMULA, formulas_alone, no_loops, told
+from fieldwise.parts.ways import FORMULA, formulas_alone, listening, no_loops
 from fieldwise.speed.bench import Setting, layout_of, made_model
 from fieldwise.speed.checks import (
     AUC_LIMIT,
@@ -107,7 +107,7 @@ def test_the_other_side_of_a_comparison_takes_no_compiled_loop():
         if choice.formula.__qualname__ == "MicroNetwork.forward":
             taken.append((choice.inputs[1].dtype, choice.way))
 
-    with told(heard):
+    with listening(heard):
         part_errors(PARTS["nifm's micro networks"], "float32", CPU, Shape(3, 4, 5, 2, 100))
     assert {way for dtype, way in taken if dtype == torch.float64} == {FORMULA}
     assert {way for dtype, way in taken if dtype == torch.float32} == {"compiled loops"}

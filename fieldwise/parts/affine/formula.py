@@ -19,10 +19,10 @@ def affine(width: int, out: int, weight_norm: bool = False, scale: float = 1.0) 
 
 
 class Affine(nn.Linear):
-    """x W^T + b: (B, width) -> (B, out). Zeros may stand behind x's rows."""
+    """x W^T + b: (B, width) -> (B, out). The rows of x may be padded with zeros."""
 
     @chosen(ONEDNN)
     def forward(self, x: Tensor) -> Tensor:
-        behind = x.shape[-1] - self.in_features
-        weight = functional.pad(self.weight, (0, behind)) if behind > 0 else self.weight
+        padding = x.shape[-1] - self.in_features
+        weight = functional.pad(self.weight, (0, padding)) if padding > 0 else self.weight
         return functional.linear(x, weight, self.bias)

@@ -1,4 +1,4 @@
-"""AFM's scores of pairs by compiled loops, forward and backward (CPU)."""
+"""AFM's attention by compiled loops (CPU)."""
 
 from __future__ import annotations
 
@@ -17,33 +17,24 @@ class Scores(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, v: Tensor, weight: Tensor, bias: Tensor, last: Tensor) -> Tensor:
-        from fieldwise.parts.attention import loops as attention
+        from fieldwise.parts.attention import loops
 
-        compute: Any = attention.forward
         fields, v = v.shape[1], v.contiguous()
         ctx.save_for_backward(v, weight, bias, last)
         scores = v.new_empty(len(v), fields * (fields - 1) // 2)
-        arrays = [running.array(part) for part in (v, weight.T, bias, last, scores)]
-        running.by_rows(lambda low, high, _: compute(*arrays[:4], low, high, arrays[4]), len(v))
+        running.over_rows(loops.forward, len(v), [v, weight.T, bias, last], [scores])
         return scores
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override, unused-ignore]
-        from fieldwise.parts.attention import loops as attention
+        from fieldwise.parts.attention import loops
 
-        compute: Any = attention.backward
         v, weight, bias, last = ctx.saved_tensors
-        threads, by_v = running.threads_for(len(v)), torch.zeros_like(v)
-        # Each thread has sums of its own: one after the other, the result does not depend on which is first.
-        sums = [torch.zeros(threads, *shape, dtype=torch.float64) for shape in (weight.T.shape, bias.shape, last.shape)]
-        arrays = [running.array(part) for part in (grad, v, weight.T, weight, bias, last)]
-
-        def part(low: int, high: int, thread: int) -> None:
-            compute(*arrays, low, high, running.array(by_v), *(running.array(found[thread]) for found in sums))
-
-        running.on_threads(part, len(v), threads)
-        by_weight, by_bias, by_last = (found.sum(0).to(v.dtype) for found in sums)
+        by_v, like = torch.zeros_like(v), [part.double() for part in (weight.T, bias, last)]
+        given = [grad, v, weight.T, weight, bias, last]
+        found = running.over_rows(loops.backward, len(v), given, [by_v], like)
+        by_weight, by_bias, by_last = (part.to(v.dtype) for part in found)
         return by_v, by_weight.T, by_bias, by_last
 
 

@@ -14,7 +14,6 @@ from fieldwise.graphs.plain_parts import Part
 from fieldwise.parts.affine.formula import affine
 from fieldwise.parts.attention.compiled import LOOPS
 from fieldwise.parts.attention.gpu import FUSED_SUMS, TRITON
-from fieldwise.parts.attention.pair_products import SLICES
 from fieldwise.parts.interactions import Pairwise, array
 from fieldwise.parts.ways import chosen
 
@@ -55,7 +54,6 @@ class AttentionPool(Pairwise):
     def numbers(self) -> int:
         return self.pairs
 
-    @chosen(SLICES)
     def products(self, v: Tensor) -> Tensor:
         """v_i * v_j of all pairs: (B, P, D)."""
         return v.index_select(1, self.first) * v.index_select(1, self.second)

@@ -1,4 +1,4 @@
-"""AFM's attention on a GPU: by Triton's kernel for scores, or in training by sums that torch's compiler fuses."""
+"""AFM's attention on a GPU: a Triton kernel for scoring, and for training sums that torch's compiler fuses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _by_triton(part: Any, v: Tensor) -> Tensor:
 
 
 def _by_sums(part: Any, v: Tensor) -> Tensor:
-    """The formula with sums in place of products of matrices of one column."""
+    """The formula, with sums instead of products with matrices of one column."""
     products: Tensor = part.products(v)
     scores = (torch.relu(part.attend(products)) * part.score).sum(dim=2)
     weights: Tensor = part.dropout(torch.softmax(scores / part.temperature, dim=1))

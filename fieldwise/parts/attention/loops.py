@@ -1,7 +1,7 @@
-"""The scores of AFM's attention, pair by pair in registers: no array of all pairs' products is made (CPU, numba).
+"""The scores of AFM's attention, pair by pair in registers, without an array of all pairs' products (CPU, numba).
 
 score_ij = h^T y with y = max(0, W^T (v_i * v_j) + b). Back, with g = dscore_ij h where y > 0, else 0: dh = sum of
-dscore_ij y, db = sum g, dW = sum (v_i * v_j) g^T, and with p = W g: dv_i = sum_j p * v_j. Each function does rows
+dscore_ij y, db = sum g, dW = sum (v_i * v_j) g^T, and with p = W g: dv_i = sum_j p * v_j. Each function handles rows
 low..high. The formula is `AttentionPool.forward`.
 """
 
@@ -82,7 +82,7 @@ def backward(
                         p = p + load(turns, u * dim + d, left) * slope[u]
                     store(dvs, one + d, left, load(dvs, one + d, left) + p * load(vs, two + d, left))
                     store(dvs, two + d, left, load(dvs, two + d, left) + p * load(vs, one + d, left))
-        # Of one row in its own type, of all rows in float64.
+        # Sums over a row are in the type of v, sums over rows in float64.
         for u in range(units):
             for d in range(dim):
                 dweight[d, u] += own[d, u]

@@ -11,7 +11,7 @@ from fieldwise.parts.forms import Form
 
 
 def attention(part: Part, sides: Sides) -> list[Block]:
-    """The pairs' terms by their shares of the softmax over all blocks."""
+    """The sum of the pairs' terms, weighted by the softmax over all blocks."""
     terms, shares = _terms(part, sides)
     graph = sides.graph
     parts = [graph.sum(graph.op("Mul", *each), [1], keep=True) for each in zip(terms, shares, strict=True)]
@@ -19,13 +19,13 @@ def attention(part: Part, sides: Sides) -> list[Block]:
 
 
 def summands(part: Part, sides: Sides) -> list[Block]:
-    """What each pair adds to the sum, of whole rows."""
+    """What each pair adds to the sum, for whole rows."""
     (terms,), (shares,) = _terms(part, sides)
     return [Block(sides.graph.op("Mul", terms, shares), sides.rows.pairs(sides.fields).numbers, False)]
 
 
 def _terms(part: Part, sides: Sides) -> tuple[list[str], list[str]]:
-    """p^T (v_i * v_j) of each pair and its share, (n, P) in each block."""
+    """p^T (v_i * v_j) of each pair and its attention weight, (n, P) in each block."""
     graph, arrays = sides.graph, part.arrays
     products = []
     for side, pairs in sides.inside:

@@ -1,4 +1,4 @@
-"""AFM's attention on a GPU (Triton), for scores alone; training gets such a fusion from torch's compiler."""
+"""AFM's attention on a GPU (Triton), for scoring; in training torch's compiler fuses the same operations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fieldwise.loops.gpu import computed
 
-PAIRS = 64  # of a tile
+PAIRS = 64  # in a tile
 
 
 @triton.jit
@@ -19,7 +19,7 @@ def _attention(
 ):  # fmt: skip
     """x_p = v_i * v_j, s_p = SCALE score . relu(W x_p + b), y[row] = sum over p of softmax(s)_p (projection . x_p).
 
-    The softmax goes along: exp(s - largest so far), and what was summed before shrinks when a larger one comes.
+    The softmax is online: it sums exp(s - largest so far), and rescales the sums when a larger s comes.
     """
     row, d, a = tl.program_id(0).to(tl.int64), tl.arange(0, DW), tl.arange(0, AW)
     w = tl.load(weight + a[None, :] * D + d[:, None], (d < D)[:, None] & (a < A)[None, :], 0.0)

@@ -1,4 +1,4 @@
-"""A convolution along the fields and the largest value of each channel, as one operation (CPU)."""
+"""A convolution along the fields, and the largest value of each channel, as one operation (CPU)."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from fieldwise.parts.ways import Way, no_loops_of_rows
 class WindowMax(torch.autograd.Function):
     """max over windows t of W . [v_t ... v_{t + width - 1}]: (B, F, D), (C, width D) -> (B, C).
 
-    Of equal windows the first one gets the gradient, where `amax` would share it out.
+    The first of equal windows gets the gradient; `amax` would divide it among them.
     """
 
     @staticmethod
     def forward(ctx: Any, v: Tensor, weight: Tensor) -> Tensor:
         from fieldwise.loops.blocks import BLOCK
-        from fieldwise.parts.convolution import loops as windows
+        from fieldwise.parts.convolution import loops
 
-        compute: Any = windows.forward
+        compute: Any = loops.forward
         v, weight = v.contiguous(), weight.contiguous()
         found = v.new_empty(len(v), len(weight))
         places = torch.empty(found.shape, dtype=torch.int16 if v.shape[1] < 2**15 else torch.int64)
@@ -40,19 +40,12 @@ class WindowMax(torch.autograd.Function):
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override, unused-ignore]
-        from fieldwise.parts.convolution import loops as windows
+        from fieldwise.parts.convolution import loops
 
-        compute: Any = windows.backward
         v, weight, places = ctx.saved_tensors
-        threads, by_v = running.threads_for(len(v)), torch.zeros_like(v)
-        by_weight = weight.new_zeros(threads, *weight.shape)
-        arrays = [running.array(part) for part in (grad, places, v, weight)]
-
-        def part(low: int, high: int, thread: int) -> None:
-            compute(*arrays, low, high, running.array(by_v), running.array(by_weight[thread]))
-
-        running.on_threads(part, len(v), threads)
-        return by_v, by_weight.sum(0)
+        by_v = torch.zeros_like(v)
+        (by_weight,) = running.over_rows(loops.backward, len(v), [grad, places, v, weight], [by_v], [weight])
+        return by_v, by_weight
 
 
 def _by_loops(part: Any, v: Tensor) -> Tensor:
@@ -62,5 +55,7 @@ def _by_loops(part: Any, v: Tensor) -> Tensor:
 
 
 LOOPS = Way(
-    "compiled loops", lambda part, v: no_loops_of_rows(v) if part.keep == [1] else "several values kept", _by_loops
+    "compiled loops",
+    lambda part, v: no_loops_of_rows(v) if part.keep == [1] else "keeps several values",
+    _by_loops,
 )

@@ -18,10 +18,10 @@ from fieldwise.parts.ways import chosen
 
 
 class Convolution(Interaction):
-    """CCPM: convolutions along the fields, ReLU, the largest values of each channel kept (section 3.2).
+    """CCPM: convolutions along the fields, ReLU, and the largest values of each channel (section 3.2).
 
-    `channels` and `widths` have one entry for each stage. One stage with `keep` 1 (global max-pooling) is what
-    Table 10's parameter count fixes; `keep` > 1 keeps the k largest in field order.
+    `channels`, `widths` and `keep` have one entry for each stage. Table 10's parameter count implies one stage with
+    `keep` 1 (global max-pooling); `keep` k > 1 keeps the k largest values in the order of the fields.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Convolution(Interaction):
     def forward(self, v: Tensor) -> Tensor:
         x = v.transpose(1, 2)
         for convolution, kept in zip(self.convolutions, self.keep, strict=True):
-            # Pooled before the ReLU, which changes no value: behind it, which of several zeros is kept is chance.
+            # Pooled before the ReLU, which gives the same values; after it, ties between zeros would be left to chance.
             x = torch.relu(largest(along(convolution, x), kept))
         return x.flatten(1)
 
@@ -61,7 +61,7 @@ def along(convolution: nn.Module, x: Tensor) -> Tensor:
 
 
 def largest(x: Tensor, kept: int) -> Tensor:
-    """The largest `kept` values of each channel, in their order: (B, C, L) -> (B, C, kept)."""
+    """The `kept` largest values of each channel, in their original order: (B, C, L) -> (B, C, kept)."""
     if kept == 1:
         return x.amax(dim=2, keepdim=True)
     return x.gather(2, x.topk(kept, dim=2).indices.sort(dim=2).values) if kept < x.shape[2] else x

@@ -1,8 +1,9 @@
-"""The largest of a row's windows, and back: one window of each channel has a gradient, the others none (CPU, numba).
+"""The largest product of a channel with a row's windows. Only that window gets a gradient (CPU, numba).
 
-A window t of a row is K = width D numbers side by side, v_t ... With o_c = max_t W_c . window_t, at t = place_c:
-dW_c = sum do_c window_t, and what windows overlap adds up in dv. The plain version is torch's convolution and `amax`.
-With BLOCK rows in lanes the windows are parts of one array, and of their products only the largest are ever written.
+Window t of a row is K = width D adjacent numbers, v_t ... With o_c = max_t W_c . window_t, reached at t = place_c:
+dW_c = sum do_c window_t, and where windows overlap their gradients add up in dv. The plain version is torch's
+convolution and `amax`. With BLOCK rows in lanes the windows are slices of one array, and only the largest products
+are written.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from fieldwise.loops.tiles import product
 
 @njit(cache=True, nogil=True)
 def forward(v: Any, weight: Any, low: Any, high: Any, found: Any, places: Any) -> None:
-    """Fills found and places (B, C) of blocks low..high, of v (B, F, D), weight (C, K); of equal windows the first."""
+    """Fills found and places (B, C) of blocks low..high from v (B, F, D) and weight (C, K); ties go to the first."""
     fields, dim, (channels, size) = v.shape[1], v.shape[2], weight.shape
     rows = v.reshape(len(v), -1)
     turned, here = np.empty((rows.shape[1], BLOCK), v.dtype), np.empty((channels, BLOCK), v.dtype)
@@ -49,10 +50,10 @@ def forward(v: Any, weight: Any, low: Any, high: Any, found: Any, places: Any) -
 
 @njit(cache=True, nogil=True)
 def backward(grad: Any, places: Any, v: Any, weight: Any, low: Any, high: Any, dv: Any, dweight: Any) -> None:
-    """Rows low..high of grad and places (B, C), v (B, F, D), weight (C, K): adds to dv, and to dweight (C, K)."""
+    """Adds to dv and dweight (C, K), from rows low..high of grad and places (B, C), v (B, F, D), and weight (C, K)."""
     fields, dim, (channels, size) = v.shape[1], v.shape[2], weight.shape
     room, windows = (size + LANES - 1) // LANES * LANES, fields - size // dim + 1
-    # Each window has a place of its own first: overlapping ones would wait for each other.
+    # Each window is summed in its own row first: overlapping ones would wait for each other's stores.
     own = np.zeros((windows, room), v.dtype)
     vs, dvs, mine, weights, by_weight = pointer(v), pointer(dv), pointer(own), pointer(weight), pointer(dweight)
     for b in range(low, high):

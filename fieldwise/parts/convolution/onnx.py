@@ -21,7 +21,7 @@ def convolution(part: Part, sides: Sides) -> list[Block]:
             x, length = graph.op("ReduceMax", x, [2], keepdims=1), 1
         elif kept < length:
             places = graph.pair("TopK", x, [kept], axis=2)[1]
-            # The smallest of all of them are all of them, in rising order.
+            # TopK of all places, smallest first, sorts them.
             places = graph.pair("TopK", places, [kept], axis=2, largest=0)[0]
             x, length = graph.op("GatherElements", x, places, axis=2), kept
         x = graph.op("Relu", x)

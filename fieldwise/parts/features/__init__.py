@@ -1,1 +1,1 @@
-"""Vectors as they are, several interactions side by side, a norm on them."""
+"""Flattened vectors, several interactions side by side, and a norm on features."""

@@ -1,4 +1,4 @@
-"""What is made of interactions: all vectors as they are, several side by side, one behind a layer norm."""
+"""Features from vectors alone (Flatten), from several interactions (Concat), and with a layer norm (Normed)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fieldwise.parts.norm.norms import EPSILON
 
 
 class Flatten(Interaction):
-    """All vectors one after the other: no interaction, the DNN's plain input."""
+    """All vectors one after the other, without an interaction: the DNN's plain input."""
 
     places: Tensor | None
 
@@ -73,5 +73,5 @@ class Normed(Interaction):
 
 
 def normed(part: Interaction, wanted: bool) -> Interaction:
-    """The part, with a layer norm on its features if wanted; a single feature's norm would always be 0."""
+    """The part, with a layer norm on its features if wanted and it has several: the norm of one feature is always 0."""
     return Normed(part) if wanted and part.width > 1 else part

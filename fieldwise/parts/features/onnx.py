@@ -1,4 +1,4 @@
-"""Vectors as they are, interactions side by side and behind a norm, as graphs on two sides."""
+"""Flattened vectors, concatenated interactions and normed features, as graphs on two sides."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Products of vectors that each field has for each other (FFM)."""
+"""Products of the vectors that each field has for every other field (FFM)."""

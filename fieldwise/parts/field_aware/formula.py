@@ -17,9 +17,9 @@ def _by_triton(part: FieldAwareProduct, v: Tensor) -> Tensor:
 
 
 class FieldAwareProduct(Pairwise):
-    """FFM's products (eq. 4): each vector (F-1)*k holds one part for each other field: width P.
+    """FFM's products (eq. 4): each vector, of (F-1) k numbers, holds a part for every other field: width P.
 
-    The part of field i for field j is number j-1 if j > i, else j: a field has no part for itself.
+    The part of field i for field j is number j-1 if j > i, else j, as a field has no part for itself.
     """
 
     def __init__(self, fields: int, dim: int, scale: float = 1.0) -> None:

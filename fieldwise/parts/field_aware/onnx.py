@@ -29,7 +29,7 @@ def field_aware(part: Part, sides: Sides) -> list[Block]:
 
 
 def _own_parts(part: Part, sides: Sides, side: Side, places: Whole, others: Whole) -> str:
-    """The part (n, P, k) of each of the side's fields at these places for the other field of its pair."""
+    """The parts (n, P, k) of the side's fields at `places` for the other field of each pair."""
     fields = np.array(side.fields)[places]
     number = np.where(others > fields, others - 1, others)
     cut = sides.graph.reshape(side.vectors, [0, len(side.fields) * (sides.fields - 1), part["dim"]])

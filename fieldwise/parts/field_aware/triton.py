@@ -1,4 +1,4 @@
-"""FFM's products on a GPU (Triton), for scores alone; training gets such a fusion from torch's compiler."""
+"""FFM's products on a GPU (Triton), for scoring; in training torch's compiler fuses the same operations."""
 
 from __future__ import annotations
 

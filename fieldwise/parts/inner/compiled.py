@@ -1,4 +1,4 @@
-"""Inner products of all pairs of field vectors by compiled loops, without the square that holds each twice (CPU)."""
+"""Inner products of all pairs of field vectors by compiled loops, without a matrix that holds each twice (CPU)."""
 
 from __future__ import annotations
 
@@ -17,32 +17,27 @@ class InnerProducts(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, v: Tensor) -> Tensor:
-        from fieldwise.parts.inner import loops as inner
+        from fieldwise.parts.inner import loops
 
         v = v.contiguous()
         ctx.save_for_backward(v)
-        compute: Any = inner.forward
         found = v.new_empty(v.shape[0], v.shape[1] * (v.shape[1] - 1) // 2)
-        arrays = running.array(v), running.array(found)
-        running.by_rows(lambda low, high, _: compute(arrays[0], low, high, arrays[1]), len(v))
+        running.over_rows(loops.forward, len(v), [v], [found])
         return found
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
     def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override, unused-ignore]
-        from fieldwise.parts.inner import loops as inner
+        from fieldwise.parts.inner import loops
 
         (v,) = ctx.saved_tensors
-        compute: Any = inner.backward
         found = torch.empty_like(v)
-        arrays = [running.array(part) for part in (grad, v, found)]
-        running.by_rows(lambda low, high, _: compute(*arrays[:2], low, high, arrays[2]), len(v))
+        running.over_rows(loops.backward, len(v), [grad, v], [found])
         return found
 
 
-def _by_loops(part: object, v: Tensor) -> Tensor:
-    found: Tensor = InnerProducts.apply(v)  # type: ignore[no-untyped-call]
-    return found
-
-
-LOOPS = Way("compiled loops", lambda part, v: no_loops_of_rows(v), _by_loops)
+LOOPS = Way(
+    "compiled loops",
+    lambda part, v: no_loops_of_rows(v),
+    lambda part, v: InnerProducts.apply(v),  # type: ignore[no-untyped-call]
+)

@@ -1,7 +1,7 @@
 """Inner products of all pairs of a row's vectors, and their gradients, row by row (CPU, numba).
 
 p_ij = sum_d v_id v_jd of fields i < j; back, with the symmetric G of dp_ij and zeros on its diagonal, dv = G v.
-Forward sixteen second fields, backward sixteen numbers of a vector, are one value of the loops. The formula is
+A register holds sixteen second fields forward, and sixteen numbers of a vector backward. The formula is
 `InnerProduct.forward`.
 """
 
@@ -21,7 +21,7 @@ def forward(v: Any, low: Any, high: Any, out: Any) -> None:
     """Fills rows low..high of out (B, P) by vectors v (B, F, D)."""
     fields, dim = v.shape[1], v.shape[2]
     wide, pairs, zero = fields + LANES, out.shape[1], spread(v.dtype.type(0))
-    # Number by number, with room behind the last field: sixteen fields from any one on can be read.
+    # Transposed, with room after the last field, so that sixteen fields from any one on can be read.
     turned = np.zeros(dim * wide, v.dtype)
     by_number, vectors, places = pointer(turned), pointer(v), pointer(out)
     for b in range(low, high):
@@ -64,7 +64,7 @@ def backward(grad: Any, v: Any, low: Any, high: Any, out: Any) -> None:
         row = b * fields * dim
         for i in range(fields):
             if dim >= LANES:
-                # The last sixteen reach back: what is computed twice is the same.
+                # The last sixteen overlap the ones before them, and give the same numbers there.
                 for c in range(0, dim, LANES):
                     c = min(c, dim - LANES)
                     found = weighted(grads, i, vectors, row, fields, dim, c, LANES, zero)

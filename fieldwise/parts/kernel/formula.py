@@ -21,9 +21,8 @@ from fieldwise.parts.weights import weights
 class KernelProduct(Pairwise):
     """Kernel products v_i^T K_ij v_j of all pairs (eq. 11): width P.
 
-    kernel `mat`: K_ij is D x D, or k_i x k_j where sizes differ; `vec`: diagonal; `num`: one number for each
-    pair. They start as the identity, so that the model starts as its inner-product relative, or, `mat` alone,
-    uniform in +-sqrt(3/D).
+    kernel `mat`: K_ij is D x D, or k_i x k_j where sizes differ; `vec`: diagonal; `num`: one number for each pair.
+    Kernels start as the identity, which makes them inner products, or, for `mat`, uniform in +-sqrt(3/D).
     """
 
     l2_group = "kernels"

@@ -1,4 +1,4 @@
-"""Kernel products by Triton's kernels (GPU): when, and what they are given."""
+"""Kernel products by Triton's kernels (GPU): when they apply, and their inputs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fieldwise.parts.weights import Plain
 
 def _against(part: Any, v: Tensor) -> str:
     if part.kind != "mat" or not isinstance(part.kernel, Plain):
-        return "kernels that are no matrices of one size"
+        return "the kernels are not matrices of one size"
     return no_triton(v) or no_pair_kernels(v, tile(part))
 
 
 def tile(part: Any) -> int:
-    """The numbers of a pair's kernel and of the rows before it."""
+    """How many numbers a pair's kernel and a tile of rows have."""
     wide = gpu.padded(part.kernel().shape[2])
     return wide * (wide + gpu.ROWS)
 

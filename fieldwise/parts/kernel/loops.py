@@ -1,8 +1,8 @@
-"""Kernel products of all pairs, sixteen rows at a time in registers: no projected vectors are written (CPU, numba).
+"""Kernel products of all pairs, sixteen rows at a time in registers, without writing projected vectors (CPU, numba).
 
-y_p = v_i^T K_p v_j of pair p = (i, j). Back, with g = dy_p: dv_j = sum g K_p^T v_i, dv_i = sum g K_p v_j, and dK_p is
-the sum over rows of v_i (g v_j)^T. Vectors are turned so that a number of sixteen rows is one value, and each number of
-a kernel multiplies all sixteen. Each function does rows low..high. The formula is `KernelProduct.forward`.
+y_p = v_i^T K_p v_j for pair p = (i, j). Back, with g = dy_p: dv_j = sum g K_p^T v_i, dv_i = sum g K_p v_j, and dK_p is
+the sum over rows of v_i (g v_j)^T. Vectors are transposed, so that a register holds one number of sixteen rows and
+each number of a kernel multiplies all sixteen. Functions handle rows low..high. The formula is `KernelProduct.forward`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from numba import njit
 from fieldwise.loops.instructions import keep, pointer
 from fieldwise.loops.lanes import LANES, load, spread, store
 
-# Rows whose share in the kernels' gradients is summed up at once: what they need stays in the second cache.
+# Rows whose part of the kernels' gradients is summed together: their vectors stay in the second-level cache.
 BLOCK = 64
 
 
 @njit(cache=True, nogil=True, inline="always")
 def four_sums(x: Any, at: Any, step: Any, k: Any, where: Any, along: Any, across: Any, count: Any, zero: Any) -> Any:
-    """Sums over n < count of sixteen numbers x[at + n step ...] by each of four: k[where + n along + c across]."""
+    """Sums over n < count of sixteen numbers x[at + n step ...] times k[where + n along + c across], for c < 4."""
     one, two, three, last = zero, zero, zero, zero
     for n in range(count):
         lanes, number = load(x, at + n * step, LANES), where + n * along
@@ -34,7 +34,7 @@ def four_sums(x: Any, at: Any, step: Any, k: Any, where: Any, along: Any, across
 
 @njit(cache=True, nogil=True, inline="always")
 def one_sum(x: Any, at: Any, step: Any, k: Any, where: Any, along: Any, count: Any, zero: Any) -> Any:
-    """The first of the four."""
+    """The first of the four sums."""
     found = zero
     for n in range(count):
         found = found + load(x, at + n * step, LANES) * k[where + n * along]
@@ -139,9 +139,9 @@ def by_vectors(grad: Any, v: Any, kernel: Any, low: Any, high: Any, dv: Any) -> 
 
 @njit(cache=True, nogil=True)
 def by_kernels(grad: Any, v: Any, low: Any, high: Any, dkernel: Any) -> None:
-    """Adds to dkernel, which has of each first field its n kernels' gradients side by side, (D, n D).
+    """Adds to dkernel, which holds for each first field the gradients of its n kernels side by side, (D, n D).
 
-    grad is (B, P), or (B, 1) where all pairs of a row share one, as those of a sum do.
+    grad is (B, P), or (B, 1) if all pairs of a row share a gradient, as the terms of a sum do.
     """
     fields, dim, shared = v.shape[1], v.shape[2], grad.shape[1] == 1
     weighted = np.zeros((BLOCK, fields * dim + LANES), v.dtype)
@@ -156,7 +156,7 @@ def by_kernels(grad: Any, v: Any, low: Any, high: Any, dkernel: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def weigh(grad: Any, v: Any, low: Any, high: Any, i: Any, pair: Any, weighted: Any) -> None:
-    """g v_j of all j > i, each at the places of field j."""
+    """Fills `weighted` with g v_j for all j > i, each at the places of field j."""
     fields, dim, apart = v.shape[1], v.shape[2], int(grad.shape[1] > 1)
     vs, w = pointer(v), pointer(weighted)
     for b in range(low, high):
@@ -169,7 +169,7 @@ def weigh(grad: Any, v: Any, low: Any, high: Any, i: Any, pair: Any, weighted: A
 
 @njit(cache=True, nogil=True)
 def add_kernels(weighted: Any, v: Any, low: Any, high: Any, i: Any, own: Any, dkernel: Any) -> None:
-    """v_i (g v_j)^T of rows low..high, added to the kernels of first field i, which begin at `own`: (D, n D)."""
+    """Adds v_i (g v_j)^T of rows low..high to the gradients of first field i's kernels, (D, n D) from `own` on."""
     fields, dim, zero = v.shape[1], v.shape[2], spread(v.dtype.type(0))
     step, even, gap, rows, width = fields * dim, dim - dim % 4, weighted.shape[1], high - low, (fields - 1 - i) * dim
     vs, w, found, mine = pointer(v), pointer(weighted), pointer(dkernel), low * step + i * dim

@@ -1,6 +1,6 @@
 """Kernel products of all pairs, as a graph on two sides.
 
-What a field of the context makes of a pair's kernel is computed once for all rows.
+A context field's vector meets its pairs' kernels once, and all rows use the result.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def kernel_products(part: Part, sides: Sides) -> list[Block]:
         if matrix:
             own = np.where(between.context_first[:, :, None, None], own, own.swapaxes(2, 3))
         context = graph.reshape(sides.context.vectors, [1, len(sides.context.fields), 1, -1])
-        # The vector (Fa, Fc, 1, D) that each field of the context makes of each pair's kernel.
+        # The context field's vector times the kernel, for each pair: (Fa, Fc, 1, D).
         made = graph.op("Squeeze", graph.op("MatMul" if matrix else "Mul", context, own), [2])
         products = graph.op("MatMul", sides.rows.by_field, graph.op("Transpose", made, perm=[0, 2, 1]))
         value = graph.reshape(graph.op("Transpose", products, perm=[1, 0, 2]), [0, -1])

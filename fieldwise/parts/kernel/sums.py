@@ -1,10 +1,10 @@
-"""The sum of all pairs' kernel products by one large matrix product, instead of 741 small ones each way (CPU).
+"""The sum of all pairs' kernel products by one large matrix product, instead of a small one for each pair (CPU).
 
-With x (F D) a row's vectors side by side, and M the matrix of blocks K_ij above its diagonal, K_ij^T below and zeros on
-it, the sum over pairs of v_i^T K_ij v_j is x M x / 2. Its gradients, where g is that by the sum, are g M x by the
-vectors, with the product that is there already, and by the kernels those of single products that share one g.
+Let x (F D) be a row's vectors side by side, and M the matrix with blocks K_ij above its diagonal, K_ij^T below and
+zeros on it. The sum over pairs of v_i^T K_ij v_j is x M x / 2. With g the gradient of the sum, the vectors' gradient
+is g M x, where M x is known from the forward pass; the kernels' are those of single products that all have gradient g.
 
-Kernels that are diagonal, or one number, never mix the vectors' places: place d has a matrix M_d (F, F) of its own.
+Kernels that are diagonal, or one number, never mix the places of a vector: each place d has its own matrix M_d (F, F).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fieldwise.parts.ways import Way, no_loops_of_rows
 
 
 class KernelSums(torch.autograd.Function):
-    """Sum of v_i^T K_ij v_j over pairs: (B, F, D), (P, D, D) -> (B, 1). Under autocast M x alone is in its type."""
+    """Sum of v_i^T K_ij v_j over pairs: (B, F, D), (P, D, D) -> (B, 1). Autocast applies to M x alone."""
 
     @staticmethod
     def forward(ctx: Any, v: Tensor, kernel: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ class KernelSums(torch.autograd.Function):
     @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override, unused-ignore]
         v, made = ctx.saved_tensors
-        return (grad * made).view(v.shape), by_kernels(grad.contiguous(), v)
+        return (grad * made).view(v.shape), by_kernels(grad, v)
 
 
 def diagonal_sums(v: Tensor, kernel: Tensor) -> Tensor:
@@ -59,19 +59,14 @@ def _matrix(kernel: Tensor, fields: int) -> Tensor:
 
 
 def _times(x: Tensor, symmetric: Tensor) -> Tensor:
-    """x M by the faster library."""
+    """x M, by oneDNN where that is faster."""
     fast = x.dtype == torch.float32 and len(x) >= affine.ROWS and affine.available()
     return affine.product(x, symmetric) if fast else x @ symmetric
 
 
 def _no_large_product(part: Any, v: Tensor) -> str:
-    # Without gradients the products themselves, half of what the large matrix multiplies, are faster.
-    return no_matrix_loops(part, v) if torch.is_grad_enabled() else "for gradients alone"
-
-
-def _by_one_product(part: Any, v: Tensor) -> Tensor:
-    found: Tensor = KernelSums.apply(v, part.kernel())  # type: ignore[no-untyped-call]
-    return found
+    # For scores the single products are faster: they multiply half as many numbers as the large matrix.
+    return no_matrix_loops(part, v) if torch.is_grad_enabled() else "only for gradients"
 
 
 def _by_place(part: Any, v: Tensor) -> Tensor:
@@ -79,7 +74,13 @@ def _by_place(part: Any, v: Tensor) -> Tensor:
         return diagonal_sums(v, part.kernel())
 
 
-ONE_PRODUCT = Way("one large product", _no_large_product, _by_one_product)
+ONE_PRODUCT = Way(
+    "one large product",
+    _no_large_product,
+    lambda part, v: KernelSums.apply(v, part.kernel()),  # type: ignore[no-untyped-call]
+)
 BY_PLACE = Way(
-    "a product for each place", lambda part, v: "matrices" if part.kind == "mat" else no_loops_of_rows(v), _by_place
+    "a product for each place",
+    lambda part, v: "the kernels are matrices" if part.kind == "mat" else no_loops_of_rows(v),
+    _by_place,
 )

@@ -1,4 +1,4 @@
-"""Kernel products of all pairs on a GPU (Triton): no pair's vectors ever lie in memory.
+"""Kernel products of all pairs on a GPU (Triton), without writing the pairs' vectors to memory.
 
 The formula is `KernelProduct.forward` with kernel `mat`. For each row b and pair p = (i, j):
 
@@ -17,12 +17,12 @@ from torch import Tensor
 from fieldwise.loops.gpu import ROWS, padded
 from fieldwise.loops.triton_pairs import fields_of, store_side, sum_sides, vectors_of
 
-WALKS = 4  # programs that share a pair's rows
+WALKS = 4  # programs that divide a pair's rows
 
 
 @triton.jit
 def _kernel_of(kernel, pair, D: tl.constexpr, WIDE: tl.constexpr):
-    """K of the pair, zeros around."""
+    """K of the pair, padded with zeros."""
     k = tl.arange(0, WIDE)
     cells = (k < D)[:, None] & (k < D)[None, :]
     return tl.load(kernel + pair * (D * D) + k[:, None] * D + k[None, :], cells, 0.0)
@@ -33,7 +33,7 @@ def _products(
     v, kernel, first, second, y, B, D: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
     WALKS: tl.constexpr,
 ):  # fmt: skip
-    """y[pair]; a program walks over some of the rows with the pair's kernel at hand."""
+    """y[pair]; a program loads the pair's kernel once and goes through some of the rows."""
     pair = tl.program_id(0)
     i, j = fields_of(first, second, pair)
     k = _kernel_of(kernel, pair, D, WIDE)

@@ -16,11 +16,11 @@ from fieldwise.parts.ways import Way, no_loops_of_rows
 
 
 def two_layers(v: Tensor, first: Tensor, second: Tensor, layers: tuple[Tensor, ...]) -> Tensor:
-    """(B, F, D) -> (B, P, U): affine, fused norm, ReLU, affine, of v_i, v_j and, where weights are for it, v_i * v_j.
+    """(B, F, D) -> (B, P, U): affine, fused norm, ReLU, affine, on v_i, v_j and, if weights are 3 D wide, v_i * v_j.
 
     `layers`: weight (P, 2 D or 3 D, H) and bias (P, 1, H), gain and shift (1 or P, 1, H), weight (P, H, U) and bias
-    (P, 1, U). Under autocast the products of the first layer are of bfloat16, if the processor has them; all else is
-    in the type of the weights.
+    (P, 1, U). Under autocast the first layer multiplies in bfloat16 if the processor can; all else is in the type of
+    the weights.
     """
     from fieldwise.loops import halves
 
@@ -32,7 +32,7 @@ def two_layers(v: Tensor, first: Tensor, second: Tensor, layers: tuple[Tensor, .
 
 
 class TwoLayers(torch.autograd.Function):
-    """`two_layers`; with `kept` the units stay for the way back, one array of blocks (n, P, H, BLOCK)."""
+    """`two_layers`; with `kept` the backward pass gets the units, one array of blocks (n, P, H, BLOCK)."""
 
     @staticmethod
     def forward(
@@ -73,7 +73,7 @@ class TwoLayers(torch.autograd.Function):
         v, first, second, weight, gain, shift, last, units, stats = ctx.saved_tensors
         grad, by_v, threads = grad.contiguous(), torch.empty_like(v), running.threads_for(len(v))
         (_, wide, height), outs = weight.shape, last.shape[2]
-        # Each thread has sums of its own: one after the other, the result does not depend on which is first.
+        # Each thread has its own sums, added in a fixed order: the result does not depend on which thread ends first.
         by_weight = v.new_zeros(threads, *_shape(weight, height, wide + 1, LANES))
         by_gain, by_shift = v.new_zeros(2, threads, *gain.shape, LANES)
         by_last = v.new_zeros(threads, *_shape(last, height, outs, LANES))
@@ -105,21 +105,21 @@ class TwoLayers(torch.autograd.Function):
 
 
 def _words(weight: Tensor, along: int) -> Tensor:
-    """Two bfloat16, neighbours along a dimension, as one word of 32 bits; a last one has a zero beside it."""
+    """Packs two bfloat16, neighbours along a dimension, into a word of 32 bits; an odd last one is paired with zero."""
     halves = weight.detach().to(torch.bfloat16).movedim(along, -1)
     even = functional.pad(halves, (0, halves.shape[-1] % 2))
-    # As one line: of a matrix with one column, steps from row to row may be those of its transpose.
+    # Flattened first: a matrix of one column may have the strides of its transpose, which `view` refuses.
     words = even.reshape(-1).view(torch.int32).view(*even.shape[:-1], -1)
     return words.movedim(-1, along).contiguous()
 
 
 def _shape(weight: Tensor, height: int, wide: int, lanes: int) -> tuple[int, int, int]:
-    """A pair's sums by lanes: the second size is a whole number of vectors."""
+    """The shape of the pairs' sums: the last size is rounded up to whole vectors."""
     return len(weight), height, -(-wide // lanes) * lanes
 
 
 def _any(compiled: Any) -> Any:
-    """A compiled function, whose arguments numba's own types do not tell."""
+    """A compiled function without numba's types, which do not describe its arguments."""
     return compiled
 
 

@@ -15,14 +15,13 @@ from fieldwise.parts.initial import OUTPUT_SCALE, xavier_
 from fieldwise.parts.interactions import Pairwise, array, mask_of
 from fieldwise.parts.micro.compiled import LOOPS
 from fieldwise.parts.micro.gpu import TRITON
-from fieldwise.parts.norm.formula import activated
 from fieldwise.parts.norm.norms import EPSILON, PairNorm, activation, pair_norm
 from fieldwise.parts.ways import chosen
 from fieldwise.parts.weights import weights
 
 
 class Biases(nn.ParameterList):
-    """Biases in the shape of weights, one for each layer: no penalty is for them."""
+    """The layers' biases. They have the dimensions of weights, but no L2 penalty."""
 
     l2_group = None
 
@@ -30,9 +29,9 @@ class Biases(nn.ParameterList):
 class MicroNetwork(Pairwise):
     """A small network of its own for each pair (eq. 13, 19): width P * widths[-1].
 
-    Input [v_i, v_j] and, with `product`, v_i * v_j. Each layer is affine and norm (the last one's with
-    `last_norm`); an activation follows all but the last. `padded`: the GPU's kernels may leave zeros behind the
-    features, up to a multiple of 16 bytes, for a DNN whose first product would else copy them to such rows.
+    The input is [v_i, v_j] and, with `product`, v_i * v_j. Each layer is affine and norm (the last one only with
+    `last_norm`), and an activation follows all but the last. `padded`: the GPU's kernels may pad the features with
+    zeros to a multiple of 16 bytes, which saves the DNN's first matrix product a copy.
     """
 
     def __init__(
@@ -73,12 +72,12 @@ class MicroNetwork(Pairwise):
         x = torch.cat([p, q, self.both(p, q)] if self.product else [p, q], dim=2)
         *hidden, last = zip(self.weights, self.biases, self.norms, strict=True)
         for weight, bias, norm in hidden:
-            x = activated(torch.baddbmm(bias, x, weight()), norm, self.activation)
+            x = self.activation(norm(torch.baddbmm(bias, x, weight())))
         weight, bias, norm = last
         return norm(torch.baddbmm(bias, x, weight())).transpose(0, 1).flatten(1)  # type: ignore[no-any-return]
 
     def both(self, p: Tensor, q: Tensor) -> Tensor:
-        """The third input."""
+        """The third input, v_i * v_j."""
         return p * q
 
     def plain_part(self) -> Part | None:

@@ -1,13 +1,13 @@
-"""The micro networks of all pairs, forward and back, without an array of their inputs (CPU, numba).
+"""The micro networks of all pairs, forward and backward, without an array of their inputs (CPU, numba).
 
-Of a pair's input z = [v_i, v_j] or [v_i, v_j, v_i * v_j] come units x = W^T z + b; with m and r = 1 / sqrt(var + eps)
+A pair's input z = [v_i, v_j] or [v_i, v_j, v_i * v_j] gives units x = W^T z + b. With m and r = 1 / sqrt(var + eps)
 of a row's n = P H units and u = (x - m) r: y = max(0, gain u + shift), out = L^T y + c. Back, with dy = L dout where
 y > 0, else 0, and d = dy gain: dx = r (d - sum d / n - u sum (d u) / n), dz = W dx, dW = sum z dx^T, db = sum dx,
 dL = sum y dout^T, dgain = sum dy u, dshift = sum dy. The formula is `MicroNetwork.forward`.
 
-BLOCK rows of the batch go together, sixteen in each register, so that norm and ReLU never look across lanes and every
-product is one of `tiles`. Units (blocks, P, H, BLOCK) are all that is kept for the way back. Rows that the last block
-has too few of are zeros. Functions do the blocks low..high. Sums of GROUP pairs are lanes; from there on, float64.
+A block is BLOCK rows of the batch, sixteen in each register, so that norm and ReLU never work across lanes and every
+product is one of `tiles`. The backward pass gets only the units (blocks, P, H, BLOCK). The last block is padded with
+zero rows. Functions handle blocks low..high. Sums over GROUP pairs are kept in lanes, sums over more in float64.
 """
 
 from __future__ import annotations
@@ -25,14 +25,12 @@ from fieldwise.loops.lanes import LANES, larger, load, spread, store, total, whe
 from fieldwise.loops.tiles import added_product, product
 
 GROUP = 32
-
-
-# Blocks whose gradients are taken pair by pair: a pair's sums, which lie in the third cache, are fetched once for all.
+# Blocks whose gradients are computed together, pair by pair: a pair's sums come from the third-level cache once.
 TOGETHER = 8
 
 
 class Inputs(NamedTuple):
-    """Vectors v (B, F, D), both fields (P,) of each pair, and the numbers of a pair's input, 2 D or 3 D."""
+    """Vectors v (B, F, D), both fields (P,) of each pair, and the width of a pair's input, 2 D or 3 D."""
 
     v: Any
     first: Any
@@ -43,7 +41,8 @@ class Inputs(NamedTuple):
 class Layers(NamedTuple):
     """weight (P, wide, H), gain and shift (1 or P, H), last (P, H, U).
 
-    The weight may be words of two bfloat16: forward of two inputs (P, wide / 2, H), back of two units (P, wide, H / 2).
+    The weight may be words of two bfloat16: two inputs a word forward, (P, wide / 2, H), two units backward,
+    (P, wide, H / 2).
     """
 
     weight: Any
@@ -53,23 +52,22 @@ class Layers(NamedTuple):
 
 
 class Biases(NamedTuple):
-    """Of the first layer (P, H), of the last (P, U)."""
+    """The first layer's (P, H) and the last layer's (P, U)."""
 
     bias: Any
     last_bias: Any
 
 
 class Kept(NamedTuple):
-    """For the way back: units (blocks, P, H, BLOCK), or room for one block's, and stats (blocks, 2, BLOCK)."""
+    """For the backward pass: units (blocks, P, H, BLOCK), or room for one block's, and stats (blocks, 2, BLOCK)."""
 
     units: Any
     stats: Any
 
 
 class Sums(NamedTuple):
-    """A thread's gradients: weight (P, H, size), W^T with b behind it, gain and shift (1 or P, H, 16), last (P, H, 16).
-
-    Lanes of gain and shift are still to be added up.
+    """A thread's gradients: weight (P, H, size), which is W^T followed by b, gain and shift (1 or P, H, 16), and last
+    (P, H, 16). The lanes of gain and shift are not added up yet.
     """
 
     weight: Any
@@ -79,7 +77,7 @@ class Sums(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Of a vector, of a pair's input, of its weights' last axis, of units and of outputs."""
+    """The sizes of a vector, a pair's input, its weights' last axis, the units and the outputs."""
 
     dim: Any
     wide: Any
@@ -89,7 +87,7 @@ class Sizes(NamedTuple):
 
 
 class Pointers(NamedTuple):
-    """Where the numbers of `Layers` begin."""
+    """Pointers to the arrays of `Layers`."""
 
     weight: Any
     gain: Any
@@ -98,7 +96,7 @@ class Pointers(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """A pair's number, the places of its two vectors among a block's, and that of its gains."""
+    """A pair's number, where its two vectors start in a block, and where its gains start."""
 
     number: Any
     i: Any
@@ -108,7 +106,7 @@ class Pair(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def fill_inputs(vs: Any, dim: Any, i: Any, j: Any, wide: Any, zs: Any) -> None:
-    """z (2 D or 3 D, BLOCK) of fields i and j, of v (F D, BLOCK)."""
+    """Fills z (2 D or 3 D, BLOCK) of fields i and j from v (F D, BLOCK)."""
     for n in range(0, dim * BLOCK, LANES):
         one, two = load(vs, i * dim * BLOCK + n, LANES), load(vs, j * dim * BLOCK + n, LANES)
         store(zs, n, LANES, one)
@@ -119,7 +117,7 @@ def fill_inputs(vs: Any, dim: Any, i: Any, j: Any, wide: Any, zs: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def fill_rows(v: Any, i: Any, j: Any, block: Any, wide: Any, size: Any, zs: Any) -> None:
-    """z and a one behind it, row by row (BLOCK, size), of v (B, F, D)."""
+    """Fills z row by row (BLOCK, size) from v (B, F, D); the caller has put a one after it."""
     count, fields, dim = v.shape
     vs, start = pointer(v), block * BLOCK
     some = min(dim, LANES)
@@ -136,7 +134,7 @@ def fill_rows(v: Any, i: Any, j: Any, block: Any, wide: Any, size: Any, zs: Any)
 
 @njit(cache=True, nogil=True)
 def ask(units: Any, at: Any, size: Any, end: Any) -> None:
-    """Units that come next are asked for: they are too many for the caches, and pages too short to be guessed."""
+    """Prefetches the next units: they exceed the caches, and the processor does not prefetch across pages."""
     if at + size <= end:
         for n in range(at, at + size, LANES):
             prefetch_second(units, n)
@@ -144,7 +142,7 @@ def ask(units: Any, at: Any, size: Any, end: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def empty(lanes: Any, sums: Any) -> None:
-    """Adds lanes (n, BLOCK) to sums of the same shape, and empties them."""
+    """Adds lanes (n, BLOCK) to sums of the same shape, and sets the lanes to zero."""
     for k in range(len(lanes)):
         for b in range(BLOCK):
             sums[k, b] += lanes[k, b]
@@ -155,7 +153,7 @@ def empty(lanes: Any, sums: Any) -> None:
 def forward(
     inputs: Inputs, layers: Layers, biases: Biases, eps: Any, low: Any, high: Any, kept: Kept, out: Any
 ) -> None:
-    """Fills out (B, P, U), and of `kept` the stats and, where it has room for those of all blocks, the units."""
+    """Fills out (B, P, U) and the stats of `kept`, and its units if it has room for those of all blocks."""
     v = inputs.v
     rows, results = v.reshape(len(v), -1), out.reshape(len(v), -1)
     turned, found = np.empty((rows.shape[1], BLOCK), v.dtype), np.empty((results.shape[1], BLOCK), v.dtype)
@@ -169,7 +167,7 @@ def forward(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def fill_units(inputs: Inputs, turned: Any, layers: Layers, bias: Any, eps: Any, units: Any, stats: Any) -> None:
-    """A block's units x (P, H, BLOCK) of its vectors (F D, BLOCK), and stats (2, BLOCK): each row's m and r."""
+    """Fills a block's units x (P, H, BLOCK) from its vectors (F D, BLOCK), and stats (2, BLOCK), each row's m and r."""
     (pairs, depth, height), wide, kind = layers.weight.shape, inputs.wide, turned.dtype
     z, near, lanes, sums = (
         np.empty((wide, BLOCK), kind),
@@ -186,7 +184,7 @@ def fill_units(inputs: Inputs, turned: Any, layers: Layers, bias: Any, eps: Any,
         to_units = (ws, p * depth * height, height, 1)
         product((xs, here, BLOCK), (bs, p * height), to_units, (pointer(packed), 0, BLOCK), depth, height, BLOCK)
         if p == 0:
-            # Squares are taken from the mean of the first pair's units, near that of all: they do not cancel out.
+            # Squares are of the distance to the first pair's mean, which is near that of all: no cancellation.
             near[:] = 0
             for h in range(height):
                 for b in range(BLOCK):
@@ -203,7 +201,7 @@ def fill_units(inputs: Inputs, turned: Any, layers: Layers, bias: Any, eps: Any,
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def fill_outputs(layers: Layers, last_bias: Any, units: Any, stats: Any, found: Any) -> None:
-    """A block's outputs (P U, BLOCK) of its units: norm, ReLU and the last layer."""
+    """Fills a block's outputs (P U, BLOCK) from its units: norm, ReLU and the last layer."""
     pairs, height, outs = layers.last.shape
     y, zero = np.empty((height, BLOCK), found.dtype), spread(found.dtype.type(0))
     xs, ys, fs, ls, cs = pointer(units), pointer(y), pointer(found), pointer(layers.last), pointer(last_bias)
@@ -236,9 +234,9 @@ def add_moments(xs: Any, here: Any, height: Any, near: Any, lanes: Any) -> None:
 def sum_gradients(
     dout: Any, given: Any, layers: Layers, units: Any, stats: Any, start: Any, sums: Sums, means: Any
 ) -> None:
-    """A block's first turn: fills means (2, BLOCK), sum d / n and sum (d u) / n, and adds to sums but the weights'.
+    """First pass over a block: fills means (2, BLOCK), sum d / n and sum (d u) / n, and adds to all sums but `weight`.
 
-    dout (B, P, U) is all rows', `start` the block's first of them; given (P U, BLOCK) is the block's part of it.
+    dout (B, P, U) is of all rows, of which the block begins at `start`; given (P U, BLOCK) is the block's part of it.
     """
     (pairs, height, outs), last_room, kind = layers.last.shape, sums.last.shape[2], means.dtype
     count, zero = min(BLOCK, len(dout) - start), spread(kind.type(0))
@@ -325,7 +323,7 @@ def backward(dout: Any, inputs: Inputs, layers: Layers, kept: Kept, low: Any, hi
                 add_to_vectors(at, sizes, pair, of_units, pointer(turned[k]), pointer(by_z), pointer(by_v[k]))
                 fill_rows(v, i, j, chunk + k, wide, size, pointer(z_rows))
                 pack(z_rows, by_row)
-                # Rows that the last block lacks have no gradient: what z_rows holds there does not matter.
+                # Padding rows of the last block have no gradient, so what z_rows holds there does not matter.
                 of_dx, length = (pointer(along), 0, 1, along.shape[1]), along.shape[1]
                 into = (by_weight, p * height * size, size)
                 added_product(into, of_dx, (pointer(by_row), 0, size), length, height, size)
@@ -338,7 +336,7 @@ def backward(dout: Any, inputs: Inputs, layers: Layers, kept: Kept, low: Any, hi
 def fill_unit_gradients(
     at: Pointers, sizes: Sizes, pair: Pair, xs: Any, here: Any, norm: Any, gs: Any, zero: Any, dxs: Any
 ) -> None:
-    """A pair's dx (H, BLOCK) of units from `here` on, back through last layer, ReLU and norm: its stats and means."""
+    """Fills a pair's dx (H, BLOCK), units from `here` on: back through last layer, ReLU and `norm`, stats and means."""
     height, outs, own, (own_stats, lanes) = sizes.height, sizes.outs, pair.gains, norm
     to_units = (at.last, pair.number * height * outs, 1, outs)
     product((dxs, 0, BLOCK), None, to_units, (gs, pair.number * outs * BLOCK, BLOCK), outs, height, BLOCK)
@@ -369,7 +367,7 @@ def add_to_vectors(at: Pointers, sizes: Sizes, pair: Pair, of_units: Any, vs: An
 
 @njit(cache=True, nogil=True)
 def collect(sums: Any, low: Any, high: Any, dweight: Any, dbias: Any) -> None:
-    """The threads' dweight (threads, P, H, size) of pairs low..high -> (P, 2 D or 3 D, H) and (P, H)."""
+    """Adds up the threads' gradients (threads, P, H, size) of pairs low..high into dweight and dbias (P, H)."""
     wide = dweight.shape[1]
     for p in range(low, high):
         for h in range(sums.shape[2]):

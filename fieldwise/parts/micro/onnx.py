@@ -1,8 +1,8 @@
 """A micro network for each pair (NIFM, PIN), as a graph on two sides.
 
-Where the norm is fused, its statistics are over all pairs of a row, so that behind the first layer even pairs of the
-context alone are each row's own; the first layer, which is nearly all of the work, is not, and graphs/context_norm.py
-spares most of the rest.
+A fused norm has statistics over all pairs of a row, so that after the first layer even pairs within the context
+differ from row to row. The first layer, nearly all of the work, is computed once for them, and graphs/context_norm.py
+saves most of the rest.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from fieldwise.parts.forms import Form
 class Units:
     """Units (P, n, H) of some pairs, n being 1 if `shared`; they stand for value * gain * scale + bias.
 
-    A `scale` (B, 1) and a `bias` (P, 1, H) are left until the units are few, and gains go into the next weights.
-    If `flat`, the value is (n, P * H) already.
+    `scale` (B, 1) and `bias` (P, 1, H) are applied later, when there are fewer units, and gains go into the next
+    layer's weights. If `flat`, the value is (n, P * H) already.
     """
 
     value: str
@@ -53,13 +53,13 @@ def micro(part: Part, sides: Sides) -> list[Block]:
 
 
 def _first(part: Part, sides: Sides) -> list[Units]:
-    """The first layer: pairs of one side by themselves, pairs between the sides by what the context makes of them."""
+    """The first layer: pairs within a side, and pairs between sides with weights that hold the context's vectors."""
     graph, layer, units = sides.graph, part.parts[0], []
     for side, pairs in sides.inside:
         p, q = (graph.take(side.by_field, places, 0) for places in (pairs.first, pairs.second))
         product = [graph.op("Mul", p, q)] if part["product"] else []
         one = graph.take(_ones(side), np.zeros(len(pairs.numbers), dtype=np.int64), 0)
-        # The bias as one more row of the weights saves a walk over all units.
+        # The bias as one more row of the weights saves a pass over all units.
         weight = np.concatenate([layer.arrays["weight"], layer.arrays["bias"]], axis=1)[pairs.numbers]
         value = graph.op("MatMul", graph.op("Concat", p, q, *product, one, axis=2), weight)
         units.append(Units(value, pairs.numbers, side.shared))
@@ -75,7 +75,7 @@ def _ones(side: Side) -> str:
 
 
 def _between(part: Part, sides: Sides, context: Side) -> Units:
-    """x = v W + c, where W = W_rows + diag(v_context) W_product and c = v_context W_context + b are the request's."""
+    """x = v W + c; W = W_rows + diag(v_context) W_product and c = v_context W_context + b, once for a request."""
     graph, layer, between = sides.graph, part.parts[0], sides.between
     weight, bias = layer.arrays["weight"][between.numbers], layer.arrays["bias"][between.numbers]
     one, other, *product = np.split(weight, 3 if part["product"] else 2, axis=2)
@@ -94,7 +94,7 @@ def _between(part: Part, sides: Sides, context: Side) -> Units:
 
 
 def _multiplied(graph: Graph, layer: Part, units: Units) -> Units:
-    """A layer's weights on units; scale and bias wait."""
+    """The units times a layer's weights; scale and bias are left for later."""
     weight = layer.arrays["weight"][units.pairs]
     if units.gain is not None:
         weight = weight * units.gain.swapaxes(1, 2)
@@ -104,14 +104,14 @@ def _multiplied(graph: Graph, layer: Part, units: Units) -> Units:
 
 
 def _settled(graph: Graph, units: Units) -> Units:
-    """The same units with nothing left to wait."""
+    """The same units with scale and bias applied."""
     value = graph.op("Mul", units.value, graph.op("Unsqueeze", units.scale, [0])) if units.scale else units.value
     value = value if units.bias is None else graph.op("Add", value, units.bias)
     return Units(value, units.pairs, units.shared)
 
 
 def _own(values: NDArray[Any], pairs: Whole) -> NDArray[Any]:
-    """The gains or shifts of some pairs, or those that all pairs have."""
+    """The gains or shifts of some pairs, or the ones that all pairs share."""
     return values if len(values) == 1 else values[pairs]
 
 
@@ -126,7 +126,7 @@ def _activated(graph: Graph, part: Part, layer: Part, units: list[Units]) -> lis
 
 
 def _fused_and_last(graph: Graph, part: Part, layer: Part, last: Part, units: list[Units]) -> list[Units]:
-    """As _activated and _multiplied, where the context's units need no walk over all rows."""
+    """As _activated and _multiplied, without computing the context's units for every row."""
     mean, deviation = _statistics(graph, part, layer, units)
     found = []
     for each in units:
@@ -148,7 +148,7 @@ def _statistics(graph: Graph, part: Part, layer: Part, units: list[Units]) -> tu
 
 
 def _moments(graph: Graph, units: Units, width: int) -> Moments:
-    """(n, 1) over pairs and units, the units of each pair first: a walk in the order of memory."""
+    """Moments (n, 1) over pairs and units: over the units of each pair first, in the order of memory."""
     mean = graph.op("ReduceMean", units.value, [2], keepdims=0)
     squares = graph.op("ReduceSumSquare", units.value, [2], keepdims=0)
     within = graph.op("Sub", squares, graph.op("Mul", graph.op("Mul", mean, mean), float(width)))
@@ -174,7 +174,7 @@ def _fused(graph: Graph, layer: Part, units: Units, mean: str, deviation: str) -
     return Units(graph.op("Relu", normal), units.pairs, False)
 
 
-# Below it, shift / gain would be too large beside the values for float32.
+# For smaller gains, shift / gain would be too large, next to the values, for float32.
 SMALLEST_GAIN = 1e-3
 
 

@@ -1,4 +1,4 @@
-"""PIN's and NIFM's micro networks on a GPU (Triton): no pair's input or hidden units ever lie in memory.
+"""PIN's and NIFM's micro networks on a GPU (Triton), without writing the pairs' inputs or hidden units to memory.
 
 The formula is `MicroNetwork.forward` with two layers and the fused norm. For each row b and pair p = (i, j):
 
@@ -8,12 +8,12 @@ The formula is `MicroNetwork.forward` with two layers and the fused norm. For ea
 
 and, for PIN, a last norm of z (triton_last.py).
 
-The norm needs all pairs of a row before any r, so h is made anew in each of three passes: `_statistics` (sums of h
+The norm needs all pairs of a row before any r, so that each of three passes computes h again: `_statistics` (sums of h
 and h^2), `_outputs` (z) and `_gradients`. Arithmetic is cheaper here than memory, and h is never rounded: a rounded h
-would open or close some units that the exact one does not. A program walks over a pair's rows with the pair's weights.
+would open or close some units that the exact one does not. A program loads a pair's weights and goes through its rows.
 
 The norm's gradient needs two more sums over all pairs of a row, of dn = gain o (dz W2^T) and of dn n. No pass over the
-hidden units is needed for them, if `_outputs` leaves e = (o gain) W2 and f = (o shift) W2, as small as z:
+hidden units is needed for them if `_outputs` keeps e = (o gain) W2 and f = (o shift) W2, which are as small as z:
 
     sum of dn = sum of dz e              sum of dn n = sum of dz (z - b2 - f)
 """
@@ -32,7 +32,7 @@ from fieldwise.loops.triton_pairs import fields_of, store_side, sum_sides, summe
 from fieldwise.parts.micro.triton_last import last_norm, pulled
 from fieldwise.parts.norm.norms import EPSILON
 
-WALKS = 4  # programs that share a pair's rows, where no gradient is summed over them
+WALKS = 4  # programs that divide a pair's rows, where no gradient is summed over them
 
 
 @triton.jit
@@ -40,7 +40,7 @@ def _matrix(
     w, pair, first, rows_in: tl.constexpr, rows, columns: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
     dtype: tl.constexpr,
 ):  # fmt: skip
-    """Rows first .. first + rows of matrix w[pair], (rows_in, columns), zeros around: (TALL, WIDE), as `dtype`."""
+    """Rows first .. first + rows of matrix w[pair], (rows_in, columns), padded with zeros: (TALL, WIDE), as `dtype`."""
     k, n = tl.arange(0, TALL), tl.arange(0, WIDE)
     cells = (k < rows)[:, None] & (n < columns)[None, :]
     found = tl.load(w + pair * (rows_in * columns) + (first + k)[:, None] * columns + n[None, :], cells, 0.0)
@@ -51,7 +51,7 @@ def _matrix(
 def _first_weights(
     w1, b1, pair, K: tl.constexpr, H: tl.constexpr, KW: tl.constexpr, HW: tl.constexpr, dtype: tl.constexpr
 ):  # fmt: skip
-    """W1 (K, H) with b1 as one more row, zeros around: (KW, HW), as `dtype`."""
+    """W1 (K, H) with b1 as one more row, padded with zeros: (KW, HW), as `dtype`."""
     k, u = tl.arange(0, KW), tl.arange(0, HW)
     bias = tl.load(b1 + pair * H + u, u < H, 0.0).to(dtype)[None, :]
     return tl.where((k == K)[:, None], bias, _matrix(w1, pair, 0, K, K, H, KW, HW, dtype))
@@ -59,7 +59,7 @@ def _first_weights(
 
 @triton.jit
 def _tile(v, rows, i, j, B, D: tl.constexpr, K: tl.constexpr, KW: tl.constexpr):
-    """x of a tile of rows, zeros behind: (ROWS, KW)."""
+    """x of a tile of rows, padded with zeros: (ROWS, KW)."""
     k = tl.arange(0, KW)
     inside = (rows < B)[:, None]
     one, two = i * B * D, j * B * D
@@ -80,14 +80,14 @@ def _means(sums, rows, B, COUNT: tl.constexpr):
 
 @triton.jit
 def _norm(sums, rows, B, COUNT: tl.constexpr, EPS: tl.constexpr):
-    """Mean and 1 / std of each row; `sums` (2, B) are those of h and h^2 over COUNT units."""
+    """Mean and 1 / std of each row; `sums` (2, B) are the sums of h and h^2 over COUNT units."""
     mean, square = _means(sums, rows, B, COUNT)
     return mean, tl.rsqrt(tl.maximum(square - mean * mean, 0.0) + EPS)
 
 
 @triton.jit
 def _gain_and_shift(gain, shift, pair, H: tl.constexpr, OWN: tl.constexpr, HW: tl.constexpr):
-    """Those of the pair's units; units behind H, which have no weights, are always open."""
+    """Gain and shift of the pair's units; padding units, which have no weights, are always open."""
     u = tl.arange(0, HW)
     at = (pair * H if OWN else 0) + u
     return tl.load(gain + at, u < H, 0.0), tl.load(shift + at, u < H, 1.0)
@@ -145,7 +145,7 @@ def _outputs(
 
 @triton.jit
 def _pull_of(dz, rows, B, OP: tl.constexpr, OW: tl.constexpr):
-    """dz of a tile of rows, zeros behind: (ROWS, OW)."""
+    """dz of a tile of rows, padded with zeros: (ROWS, OW)."""
     o = tl.arange(0, OW)
     return tl.load(dz + rows[:, None] * OP + o[None, :], (rows < B)[:, None] & (o < OP)[None, :], 0.0)
 
@@ -173,12 +173,12 @@ def _gradients(
     g, s = _gain_and_shift(gain, shift, pair, H, OWN, HW)
     back = tl.trans(_matrix(w2, pair, 0, H, H, O, HW, OW, v.dtype.element_ty))
     dz += pair.to(tl.int64) * B * OP
-    # Transposed, (H, K): a product with 64 rows is a warp group's own, one with 32 is not.
+    # Transposed, (H, K): a warp group multiplies tiles of 64 rows, not of 32.
     for_w1 = tl.zeros((HW, KW), tl.float32)
     by_n, by_o = tl.zeros((HW, OW), tl.float32), tl.zeros((HW, OW), tl.float32)
     for start in range(0, B, ROWS):
         rows = start + tl.arange(0, ROWS)
-        # All loads first: they are under way together.
+        # All loads first, so that they run at the same time.
         x, pull = _tile(v, rows, i, j, B, D, K, KW), _pull_of(dz, rows, B, OP, OW)
         mean, inverse = _norm(sums, rows, B, P * H, EPS)
         mean1, mean2 = _means(pulls, rows, B, P * H)
@@ -210,7 +210,7 @@ def _gradients(
 
 
 def _sizes(v: Tensor, w1: Tensor, w2: Tensor, gain: Tensor) -> dict[str, Any]:
-    """The sizes that the kernels are made for; v is (F, B, D)."""
+    """The sizes that the kernels are compiled for; v is (F, B, D)."""
     dim, (pairs, inputs, hidden), outputs = v.shape[2], w1.shape, w2.shape[2]
     sizes = {"D": dim, "K": inputs, "H": hidden, "O": outputs, "P": pairs}
     sizes |= {"DW": padded(dim), "KW": padded(inputs + 1), "HW": padded(hidden + 1), "OP": padded(outputs, 1)}
@@ -228,7 +228,7 @@ def micro(
     v: Tensor, w1: Tensor, b1: Tensor, gain: Tensor, shift: Tensor, w2: Tensor, b2: Tensor, last_gain: Tensor | None,
     last_shift: Tensor | None, first: Tensor, second: Tensor, wide: int, gradients: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Features: z (B, P, O), or with a last norm its y (B, wide), zeros behind P O; and for gradients alone z, the
+    """Features: z (B, P, O), or with a last norm its y (B, wide), padded with zeros; and, only for gradients, z, the
     norms' sums, e and f, and w1 rounded.
 
     v (F, B, D); weights (P, in, out), which go into products in v's dtype; gains and shifts (1 or P, 1, H), and the
@@ -236,7 +236,7 @@ def micro(
     """
     sizes, rows, pairs = _sizes(v, w1, w2, gain), v.shape[1], len(w1)
     rounded = w1.new_empty(0) if w1.dtype == v.dtype else w1.to(v.dtype)
-    w1 = w1 if w1.dtype == v.dtype else rounded  # read by many programs, of which each would round it again
+    w1 = w1 if w1.dtype == v.dtype else rounded  # many programs read it, and each would round it again
     z, opened = v.new_empty(rows, pairs, w2.shape[2]), v.new_empty(_opened(rows, w2, gradients))
     parts = torch.empty(pairs, 2, rows, device=v.device)
     grid, own = (pairs, WALKS), _only(sizes, "O", "P", "OWN", "EPS", "DW", "OW", "OP")
@@ -299,7 +299,7 @@ def _(
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.set_materialize_grads(False)  # all but the features is for us alone
+    ctx.set_materialize_grads(False)  # callers use only the first output
     y, z, *others = output
     ctx.last = inputs[7] is not None
     ctx.save_for_backward(*inputs[:7], inputs[7], *inputs[9:11], z if ctx.last else y, *others)

@@ -1,6 +1,6 @@
-"""The last norm of micro networks on a GPU (Triton), and what comes back through it to their outputs z.
+"""The last norm of micro networks on a GPU (Triton), and the gradient of their outputs z through it.
 
-With n = (z - mean) / std over all pairs and outputs of a row, gain and shift the same for all pairs:
+With n = (z - mean) / std over all pairs and outputs of a row, and one gain and shift for all pairs:
 
     y = gain n + shift        dn = gain dy        dz = (dn - mean(dn) - n mean(dn n)) / std
 """
@@ -15,8 +15,8 @@ from torch import Tensor
 from fieldwise.loops.triton_pairs import summed
 
 TILE = 4096  # numbers of a row at a time
-ROWS = 4  # of a tile on the way back: 64 bytes of a pair's outputs in bfloat16
-PULLED = 2048  # numbers of such a tile
+ROWS = 4  # in a tile of the backward pass: 64 bytes of a pair's outputs in bfloat16
+PULLED = 2048  # numbers in such a tile
 WARPS = 4
 
 
@@ -25,7 +25,7 @@ def _normed(
     z, gain, shift, y, norm, B,
     SIZE: tl.constexpr, WIDE: tl.constexpr, O: tl.constexpr, EPS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """y, zeros behind it up to WIDE numbers a row, and norm (2, B) = mean and 1 / std of each row."""
+    """y, padded with zeros to WIDE numbers a row, and norm (2, B) = mean and 1 / std of each row."""
     row, numbers = tl.program_id(0), tl.arange(0, TILE)
     at = row.to(tl.int64) * SIZE
     one, two = tl.zeros((TILE,), tl.float32), tl.zeros((TILE,), tl.float32)
@@ -39,7 +39,7 @@ def _normed(
     tl.store(norm + B + row, inverse)
     for start in tl.static_range(0, WIDE, TILE):
         k = start + numbers
-        if WIDE > TILE:  # else the row is still here
+        if WIDE > TILE:  # else the row is still in registers
             values = tl.load(z + at + k, k < SIZE, 0.0).to(tl.float32)
         found = tl.load(gain + k % O) * ((values - mean) * inverse) + tl.load(shift + k % O)
         into = y + row.to(tl.int64) * WIDE + k
@@ -52,10 +52,10 @@ def _pulls(
     O: tl.constexpr, P: tl.constexpr, OP: tl.constexpr, WIDE: tl.constexpr, LAST: tl.constexpr, ROWS: tl.constexpr,
     PAIRS: tl.constexpr,
 ):  # fmt: skip
-    """padded[pair, row] = dz in OP numbers, zeros behind O; pulls (2, B) = sums of dz e and of dz (z - b2 - f).
+    """padded[pair, row] = dz in OP numbers, zeros after O; pulls (2, B) = sums of dz e and of dz (z - b2 - f).
 
     parts[row] (2, OP) = the row's part of the last gain's and shift's gradients, sums of dy n and of dy. Without LAST
-    dz is dy. A tile is (PAIRS, ROWS, OP): dy and z come row by row, all else pair by pair, some rows in one piece.
+    dz is dy. A tile is (PAIRS, ROWS, OP): dy and z lie in memory row by row, all else pair by pair.
     """
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     o, inside = tl.arange(0, OP)[None, None, :], (rows < B)[None, :, None]
@@ -102,7 +102,7 @@ def _pulls(
 
 
 def last_norm(z: Tensor, gain: Tensor, shift: Tensor, epsilon: float, wide: int) -> tuple[Tensor, Tensor]:
-    """y (B, P O), each row with zeros behind it up to `wide` numbers, and mean and 1 / std of each row (2, B).
+    """y (B, P O), each row padded with zeros to `wide` numbers, and mean and 1 / std of each row (2, B).
 
     z is (B, P, O), gain and shift are (1, 1, O).
     """
@@ -118,7 +118,7 @@ def pulled(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """dz (P, B, O rounded up to a power of 2), the two sums of each row (2, B), gradients of the last gain and shift.
 
-    `last` are the last norm's gain and what `last_norm` left of it; without, the third means nothing.
+    `last` is the last norm's gain and the statistics from `last_norm`; without it the third result is meaningless.
     """
     (rows, pairs, outputs), wide = z.shape, opened.shape[3]
     pulls, padded = torch.empty(2, rows, device=z.device), z.new_empty(pairs, rows, wide)

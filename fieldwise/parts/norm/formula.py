@@ -1,15 +1,15 @@
-"""A norm and the activation behind it: hidden layers of the DNN and of micro networks."""
+"""A norm and the activation after it, in hidden layers of the DNN."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
-from fieldwise.parts.norm.compiled import LAYER_LOOPS, PAIR_LOOPS
+from fieldwise.parts.norm.compiled import LOOPS
 from fieldwise.parts.ways import chosen
 
 
-@chosen(LAYER_LOOPS, PAIR_LOOPS)
+@chosen(LOOPS)
 def activated(x: Tensor, norm: nn.Module, activation: nn.Module) -> Tensor:
-    """Units (B, H) of a layer, or (P, B, H) of the pairs' networks, normed and activated."""
+    """The norm and the activation of a layer's units (B, H)."""
     found: Tensor = activation(norm(x))
     return found

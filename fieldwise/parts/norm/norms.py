@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from fieldwise.config.errors import ConfigError, unknown
 
-# The paper writes its norms without an epsilon; equal units would then divide by zero.
+# The paper's norms have no epsilon; a row of equal units would divide by zero.
 EPSILON = 1e-5
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
@@ -20,7 +20,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 
 def activation(name: str) -> nn.Module:
-    """The activation of that name."""
+    """The activation with this name."""
     if name not in ACTIVATIONS:
         raise ConfigError(unknown("activation", name, ACTIVATIONS))
     return ACTIVATIONS[name]()
@@ -29,9 +29,9 @@ def activation(name: str) -> nn.Module:
 class PairNorm(nn.Module):
     """Normalises the units of P sub-networks (section 3.3.4): (P, B, H) -> (P, B, H).
 
-    kind `fused`: statistics over all pairs and units of an instance, one gain and shift of length H for
-    all pairs (the paper's formula); `fused-per-pair`: the same statistics, a gain and shift for each
-    pair; `layer`: statistics of each sub-network by itself, own gain and shift.
+    kind `fused`: statistics over all pairs and units of an instance, and one gain and shift of length H for all
+    pairs (the paper's formula); `fused-per-pair`: the same statistics, and a gain and shift for each pair; `layer`:
+    statistics, gain and shift for each pair.
     """
 
     KINDS = ("fused", "fused-per-pair", "layer", "none")
@@ -47,8 +47,9 @@ class PairNorm(nn.Module):
         self.shift = nn.Parameter(torch.zeros(own, 1, width))
 
     def forward(self, x: Tensor) -> Tensor:
-        # Instances first: torch's own layer norm, one pass over memory, then does both kinds of statistics.
-        rows = x.transpose(0, 1)
+        # Instances first, so that torch's layer norm computes both kinds of statistics in one pass over memory.
+        # In float32: on a CPU torch would add up the gradients of gain and shift in bfloat16, row after row.
+        rows = (x.float() if x.dtype == torch.bfloat16 and not x.is_cuda else x).transpose(0, 1)
         if self.alone:
             normal = functional.layer_norm(rows, rows.shape[2:], eps=EPSILON)
             return normal.transpose(0, 1) * self.gain + self.shift

@@ -1,4 +1,4 @@
-"""A DNN's layers on a GPU (Triton), for scores alone; training gets such a fusion from torch's compiler."""
+"""A DNN's layers on a GPU (Triton), for scoring; in training torch's compiler fuses the same operations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _norm_relu(x, gain, shift, y, W: tl.constexpr, S: tl.constexpr, EPS: tl.cons
 def layers(x: Tensor, hidden: Sequence[tuple[nn.Linear, nn.LayerNorm]], last: nn.Linear) -> Tensor:
     """Logits (B,) of a DNN of affine layers, each with layer norm and ReLU, and a last one: x (B, width).
 
-    Rows are padded to multiples of 16 bytes: products of others take three times as long.
+    Rows are padded to multiples of 16 bytes: without it matrix products take three times as long.
     """
     x = _padded(computed(x))
     for affine, norm in hidden:
@@ -40,6 +40,6 @@ def layers(x: Tensor, hidden: Sequence[tuple[nn.Linear, nn.LayerNorm]], last: nn
 
 
 def _padded(values: Tensor, rows: bool = False) -> Tensor:
-    """Zeros behind the last axis, and for matrices below the first too, up to a multiple of 8."""
+    """Pads the last axis with zeros to a multiple of 8, and with `rows` the first axis too."""
     missing = -values.shape[-1] % 8, -values.shape[0] % 8 if rows else 0
     return functional.pad(values, (0, missing[0], 0, missing[1]) if values.dim() > 1 else (0, missing[0]))

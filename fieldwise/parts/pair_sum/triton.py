@@ -1,4 +1,4 @@
-"""FM's second-order part on a GPU (Triton), for scores alone; training gets such a fusion from torch's compiler."""
+"""FM's second-order part on a GPU (Triton), for scoring; in training torch's compiler fuses the same operations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-FIELDS = 8  # of a tile of vectors
+FIELDS = 8  # in a tile of vectors
 
 
 @triton.jit
@@ -14,7 +14,7 @@ def _pair_sums(v, y, F: tl.constexpr, D: tl.constexpr, FIELDS: tl.constexpr, DW:
     """y[row] = (|sum of v_f|^2 - sum of |v_f|^2) / 2, over the row's fields f: one pass over its vectors."""
     row, d = tl.program_id(0).to(tl.int64), tl.arange(0, DW)[None, :]
     total, squares = tl.zeros((FIELDS, DW), tl.float32), tl.zeros((FIELDS, DW), tl.float32)
-    for start in tl.range(0, F, FIELDS, loop_unroll_factor=5):  # five loads under way at a time
+    for start in tl.range(0, F, FIELDS, loop_unroll_factor=5):  # five loads in flight at a time
         f = (start + tl.arange(0, FIELDS))[:, None]
         values = tl.load(v + row * (F * D) + f * D + d, (f < F) & (d < D), 0.0).to(tl.float32)
         total += values

@@ -9,7 +9,7 @@ from fieldwise.parts.interactions import Pairwise
 
 
 class PairWeights(Pairwise):
-    """The explicit weights of a row's pairs (B, P, 1), as they are: width P."""
+    """The explicit weights of a row's pairs (B, P, 1) as features: width P."""
 
     def __init__(self, fields: int) -> None:
         super().__init__([1] * fields)

@@ -12,7 +12,7 @@ from fieldwise.parts.forms import Form
 
 
 def weights_of_pairs(part: Part, sides: Sides) -> list[Block]:
-    """Of the context's pairs once, of all others in every row."""
+    """The weights of the context's pairs once, and of all others in every row."""
     tables = sides.pair_tables
     assert tables is not None
     everything = np.arange(sides.fields * (sides.fields - 1) // 2)

@@ -1,9 +1,9 @@
-"""Layer norm and the ReLU behind it, row by row while a row is in the first cache (CPU, numba).
+"""Layer norm and the ReLU after it, row by row while a row is in the first-level cache (CPU, numba).
 
 With m and r = 1 / sqrt(var + eps) of a row's n units x, u = (x - m) r: y = max(0, gain u + shift). Back, with g = dy
 where y > 0, else 0, and d = g gain: dx = r (d - sum d / n - u sum (d u) / n), and over the rows dgain = sum g u and
-dshift = sum g. The plain version is torch's layer norm and `relu`. What is left of a row after whole sixteens is a step
-of its own.
+dshift = sum g. The plain version is torch's layer norm and `relu`. The numbers of a row after the last whole sixteen
+are a separate step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fieldwise.loops.lanes import LANES, larger, load, spread, store, total, whe
 
 @njit(cache=True, nogil=True, inline="always")
 def far(x: Any, at: Any, count: Any, mean: Any, one: Any, c: Any) -> Any:
-    """x - mean of the numbers that are meant, 0 of the others."""
+    """x - mean in the first `count` lanes, 0 in the others."""
     return load(x, at + c, count) - load(one, c, count) * mean
 
 
@@ -32,7 +32,7 @@ def normed(x: Any, at: Any, c: Any, count: Any, stats: Any, gains: Any, shifts: 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def moments(x: Any, at: Any, units: Any, one: Any, to: Any, eps: Any) -> Any:
-    """m and r of the row at `at`; the squares are taken from its mean, so that they do not cancel out."""
+    """m and r of the row at `at`. Squares are of the distance to the mean: no cancellation."""
     whole, rest = units - units % LANES, units % LANES
     sums = load(x, at + whole, rest)
     for c in range(0, whole, LANES):
@@ -76,7 +76,7 @@ def add(sums: Any, c: Any, count: Any, more: Any) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def backward(
-    dy: Any, x: Any, gain: Any, shift: Any, stats: Any, low: Any, high: Any, dgain: Any, dshift: Any, dx: Any
+    dy: Any, x: Any, gain: Any, shift: Any, stats: Any, low: Any, high: Any, dx: Any, dgain: Any, dshift: Any
 ) -> None:
     """Fills rows low..high of dx (B, H), adds to dgain and dshift (H,)."""
     units, to, zero = x.shape[1], gain.dtype.type, spread(gain.dtype.type(0))
