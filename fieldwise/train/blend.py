@@ -82,7 +82,7 @@ class Blending(Run):
         if not self.config.options["plain"]:
             self.model.weights, self.model.shift = calibration.stack(valid.labels, logits, valid.weights)
         self.losses = [metrics.log_loss(valid.labels, metrics.sigmoid(own), valid.weights) for own in logits]
-        self.at["seconds"] = time.monotonic() - began
+        self.state.seconds = time.monotonic() - began
         for fact in self._members():
             self._log({"event": "member", **fact})
 

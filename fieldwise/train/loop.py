@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
@@ -44,10 +43,9 @@ from fieldwise.train.sharded.placement import tables_of
 from fieldwise.train.sharded.sharded_model import Cut, refuse
 from fieldwise.train.sharded.sharded_model import build as cut_model
 from fieldwise.train.sharded.store import CutStore
+from fieldwise.train.state import Plan, Stopwatch
 from fieldwise.train.steps import make_step, optimizer_of, tables, ways_taken
 
-# How often an epoch's loss is logged and shown.
-LOGS_PER_EPOCH = 10
 # From this many training rows on, the chosen batch size no longer grows.
 SMALL_ROWS = 400_000
 
@@ -177,58 +175,53 @@ class Network(Run):
         moved = self.cut.live if self.cut else averaged(self.model)
         self.average = Average(moved, epochs, self.steps) if epochs else None
         self.store = self._store()
-        self.at["losses"] = []  # of the steps since the last line of the log
         if resume and not self.finished:
-            self.at |= self.store.load() or {}
+            self.state = self.store.load() or self.state
         self._trim_log()
 
     def fit(self, progress: Progress) -> None:
         """Epochs of steps, an evaluation after each, until validation log loss stops falling."""
-        settings = self.settings
-        progress.start(self.part.rows, settings.epochs, self.at["step"] // self.steps * self.part.rows)
-        if self.origin is not None and math.isinf(self.at["best_loss"]):
-            self._evaluate_origin(progress)
-        evaluate_every = max(1, self.steps // settings.evaluations)
-        log_every = max(1, self.steps // LOGS_PER_EPOCH)
-        if self.at["step"] == 0 and self.cut is None:
-            self._log_ways()
-        began = saved = time.monotonic()
-        unseen = 0  # rows that `progress` has not heard of
+        state, plan = self.state, Plan(self.settings, self.steps, distributed.anyone if self.cut else bool)
+        progress.start(self.part.rows, self.settings.epochs, state.step // self.steps * self.part.rows)
+        self._log_start(progress)
         self.model.train()
-        while self.at["step"] < settings.epochs * self.steps and not self.at["stopped"]:
-            epoch, start = divmod(self.at["step"], self.steps)
+        watch, unseen = Stopwatch(), 0  # rows that `progress` has not heard of
+        while not self._ended():
+            epoch, start = divmod(state.step, self.steps)
             for batch in self.step.batches(self.part, epoch, start):
-                losses = self.step.run(batch, self.at["step"])
-                self.at["step"] += 1
+                losses = self.step.run(batch, state.step)
+                state.step += 1
                 unseen += batch.rows
                 if self.average:
-                    self.average.follow(self.at["step"])
-                within = self.at["step"] - epoch * self.steps
-                logs = within % log_every == 0 or within == self.steps
-                evaluates = within == self.steps or (
-                    within % evaluate_every == 0 and within + evaluate_every <= self.steps
-                )
-                saves = self._saves(time.monotonic() - saved)
-                if logs or evaluates or saves:
+                    self.average.follow(state.step)
+                due = plan.after(state.step)
+                if any(due):
                     losses += self.step.flush()
                 if losses:
-                    self.at["losses"] += losses
+                    state.losses += losses
                     progress.step(unseen, losses[-1], epoch + 1)
                     unseen = 0
-                if logs:
-                    self._log_loss(epoch + 1, time.monotonic() - began)
-                if evaluates:
-                    self.at["seconds"] += time.monotonic() - began
+                state.seconds += watch.lap()
+                if due.log:
+                    self._log_loss(epoch + 1)
+                if due.evaluate:
                     progress.evaluated(self._evaluate(epoch + 1))
-                    began = time.monotonic()
-                    self.store.save(self.at)
-                    saved = began
-                    if self.at["stopped"]:
-                        break
-                elif saves:
-                    self.at["seconds"] += time.monotonic() - began
-                    self.store.save(self.at)
-                    began = saved = time.monotonic()
+                if due.save:
+                    self.store.save(state)
+                    plan.saved()
+                    watch.lap()  # evaluations and checkpoints are not training time
+                if self._ended():
+                    break
+
+    def _ended(self) -> bool:
+        return self.state.stopped or self.state.step >= self.settings.epochs * self.steps
+
+    def _log_start(self, progress: Progress) -> None:
+        """Logs what is known before the first step: the origin's metrics, the ways of the parts."""
+        if self.origin is not None and math.isinf(self.state.best_loss):
+            self._evaluate_origin(progress)
+        if self.state.step == 0 and self.cut is None:
+            self._log_ways()
 
     def _log_ways(self) -> None:
         """Which step, and which way of each part, this run takes: the place to look when a run is slow."""
@@ -241,7 +234,7 @@ class Network(Run):
         if self.note:
             progress.say(self.note)
         progress.evaluated(self._evaluate(0))
-        self.store.save(self.at)
+        self.store.save(self.state)
 
     def _evaluate(self, epoch: int) -> dict[str, Any]:
         """Validation metrics; the best weights so far go to disk, and patience runs out. Averaged, if so set."""
@@ -256,30 +249,22 @@ class Network(Run):
     def _judge(self, epoch: int) -> dict[str, Any]:
         logits = distributed.score_together(self.model, self.valid_ids, self.settings.precision)
         found = distributed.from_first(lambda: self._measured(logits))
-        better = found["log_loss"] < self.at["best_loss"]
+        better = self.state.take_best(found["log_loss"])
         if better:
-            self.at.update(best_loss=found["log_loss"], best_step=self.at["step"], bad=0)
             self.store.keep_best()
-        else:
-            self.at["bad"] += 1
-            self.at["stopped"] = self.at["bad"] > self.settings.patience
+        self.state.stopped = self.state.bad > self.settings.patience
         record = {"event": "valid", "epoch": epoch, **found, **self._place(), "best": better}
         self._log(record)
         return record
 
-    def _log_loss(self, epoch: int, seconds: float) -> None:
-        place, loss = self._place(), float(np.mean(self.at["losses"]))
-        speed = place["rows"] / max(self.at["seconds"] + seconds, 1e-9)
+    def _log_loss(self, epoch: int) -> None:
+        place, loss = self._place(), float(np.mean(self.state.losses))
+        speed = place["rows"] / max(self.state.seconds, 1e-9)
         self._log({"event": "train", "epoch": epoch, **place, "loss": loss, "rows_per_s": speed})
-        self.at["losses"] = []
-
-    def _saves(self, seconds: float) -> bool:
-        """Whether a checkpoint is due that long after the last. Where each worker writes its part, all must agree."""
-        due = seconds > 60 * self.settings.checkpoint_minutes
-        return distributed.anyone(due) if self.together else due
+        self.state.losses = []
 
     def _store(self) -> checkpoint.Store:
-        """Where the run is kept: by the first worker, or by each its rows."""
+        """Where checkpoints go: rank 0 saves everything, or each rank its shard."""
         average, keep = self.average.values if self.average else {}, self.settings.checkpoints
         if self.cut:
             return CutStore(self.out, self.cut, self.optimizer, average, keep)
@@ -305,10 +290,10 @@ class Network(Run):
         return self.store.whole
 
     def _take_best(self) -> None:
-        self.store.take_best(self.at["best_step"])
+        self.store.take_best(self.state.best_step)
 
     def _tidy(self) -> None:
-        self.store.tidy(self.at["best_step"])
+        self.store.tidy(self.state.best_step)
 
 
 def _start(model: Model, settings: TrainSettings, dataset: Dataset) -> None:

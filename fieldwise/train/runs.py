@@ -26,6 +26,7 @@ from fieldwise.data.dataset import Dataset, Part
 from fieldwise.evaluation import metrics
 from fieldwise.evaluation.pair_strength import pair_strength, strongest
 from fieldwise.train import distributed
+from fieldwise.train.state import State
 
 # Says why a run cannot go on: another may take its folder.
 FAILED = "FAILED"
@@ -52,15 +53,7 @@ class Run(ABC):
         self.config, self.settings = config, config.train
         # Held-out parts have all of their negatives; a model trained on a share r of them is ln r too high there.
         self.offset = math.log(dataset.negatives_kept)
-        self.at: dict[str, Any] = {
-            "step": 0,
-            "best_loss": math.inf,
-            "best_step": 0,
-            "bad": 0,
-            "seconds": 0.0,
-            "log_bytes": 0,
-            "stopped": False,
-        }
+        self.state = State()
         self.finished = distributed.from_first(lambda: self._claim(resume))
 
     @property
@@ -142,13 +135,13 @@ class Run(ABC):
         return False
 
     def _place(self) -> dict[str, int]:
-        epochs, within = divmod(self.at["step"], self.steps)
+        epochs, within = divmod(self.state.step, self.steps)
         rows = epochs * self.part.rows + within * self.settings.batch_size
-        return {"step": self.at["step"], "rows": rows}
+        return {"step": self.state.step, "rows": rows}
 
     def _measured(self, logits: NDArray[np.floating[Any]]) -> dict[str, Any]:
         if np.isnan(logits).any():
-            raise TrainingError(f"scores of validation rows are nan at step {self.at['step']}; lower {self.rate}")
+            raise TrainingError(f"scores of validation rows are nan at step {self.state.step}; lower {self.rate}")
         found = metrics.evaluate(self.valid.labels, metrics.sigmoid(logits + self.offset), self.valid.weights)
         found.pop("reliability")
         return found
@@ -159,14 +152,14 @@ class Run(ABC):
         line = json.dumps(record) + "\n"
         with (self.out / "log.jsonl").open("a", encoding="utf-8") as file:
             file.write(line)
-        self.at["log_bytes"] += len(line.encode())
+        self.state.log_bytes += len(line.encode())
 
     def _trim_log(self) -> None:
         """Drops what was logged after the checkpoint: those steps will be done, and logged, again."""
         path = self.out / "log.jsonl"
         if distributed.first() and path.exists() and not self.finished:
             with path.open("r+b") as file:
-                file.truncate(self.at["log_bytes"])
+                file.truncate(self.state.log_bytes)
 
     def finish(self) -> dict[str, Any]:
         """Best weights, calibration on validation rows, metrics of all held-out parts, bundle, report, DONE.
@@ -214,10 +207,10 @@ class Run(ABC):
         return {
             "model": self.config.model,
             "parameters": self.size,
-            "rows_per_s": self._place()["rows"] / max(self.at["seconds"], 1e-9),
-            "seconds": self.at["seconds"],
-            "epochs": -(-self.at["step"] // self.steps),
-            "best_epoch": -(-self.at["best_step"] // self.steps),
+            "rows_per_s": self._place()["rows"] / max(self.state.seconds, 1e-9),
+            "seconds": self.state.seconds,
+            "epochs": -(-self.state.step // self.steps),
+            "best_epoch": -(-self.state.best_step // self.steps),
             "seed": self.config.seed,
             "data": str(self.dataset.path),
             "warnings": self._warnings(),
@@ -226,9 +219,9 @@ class Run(ABC):
     def _warnings(self) -> list[str]:
         """A run that is no better than the rows' own rate, before calibration makes it look so, has learnt nothing."""
         base = metrics.base_loss(self.valid.labels, self.valid.weights)
-        if not self.rate or self.at["best_loss"] < base:
+        if not self.rate or self.state.best_loss < base:
             return []
-        found = f"{self.at['best_loss']:.5f} at its best, no better than the {base:.5f} of the base rate alone"
+        found = f"{self.state.best_loss:.5f} at its best, no better than the {base:.5f} of the base rate alone"
         way_out = f"lower {self.rate}, or raise it where the loss hardly moved; else these rows teach it nothing"
         return [f"validation log loss is {found}; {way_out}"]
 
