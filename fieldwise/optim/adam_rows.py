@@ -48,5 +48,5 @@ def adam_rows(
 
 @cache
 def powers(beta1: float, beta2: float) -> Any:
-    """beta^gap for the gaps that most rows have; taking powers would cost more than all else."""
+    """beta^gap for the gaps that most rows have: computing powers would cost more than everything else."""
     return np.power([[beta1, beta2]], np.arange(4096)[:, None])

@@ -1,4 +1,5 @@
-"""Training trees: a round at a time, validation log loss as the judge. It takes minutes; a kill starts it again."""
+"""Training trees, a round at a time, until validation log loss stops falling. There are no checkpoints: a killed run
+starts again, which takes minutes."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from fieldwise.evaluation import metrics
 from fieldwise.nn.trees import Trees
 from fieldwise.train.runs import Run
 
-# How many rounds lie between two lines of the log.
+# Rounds between two lines of the log.
 LOG_ROUNDS = 10
 
 
@@ -41,7 +42,7 @@ class Boosting(Run):
         return f"model.lr ({self.model.settings['learning_rate']:g})"
 
     def fit(self, progress: Progress) -> None:
-        """A tree at a time; the validation log loss of each decides which was the best."""
+        """Adds a tree at a time; validation log loss decides how many stay."""
         if self.again:
             progress.say("trees have no checkpoints: the unfinished run starts again")
         progress.start(self.part.rows, self.model.rounds, 0)

@@ -55,7 +55,7 @@ def train(
 ) -> dict[str, Any]:
     """Trains on a prepared folder and returns the run's report; with `resume`, goes on where a run was killed.
 
-    Of several workers the first alone writes, looks at the test rows and has a report; the others' is empty.
+    Of several workers, rank 0 alone writes, reads the test rows and returns a report; the others return an empty one.
     """
     resume = resume or distributed.restarted()
     with start(config, Dataset.open(data), out, resume) as run:
@@ -67,8 +67,8 @@ def train(
 
 
 def start(config: Config, dataset: Dataset, out: Path, resume: bool = False) -> Run:
-    """The run that a config means, its folder claimed until it is closed: `fit` trains it on training and validation
-    rows alone, and `finish` looks at the test rows too."""
+    """The run that a config describes; it holds its folder until it is closed. `fit` reads training and validation rows
+    alone, and `finish` reads the test rows too."""
     check_parts(dataset)
     origin = load_origin(config) if config.train.continue_from else None
     if origin is not None:
@@ -101,7 +101,7 @@ def _check_memory(config: Config, dataset: Dataset, cuts: bool) -> None:
     """Refuses a network that does not fit, before anything is allocated."""
     rows, device = dataset.parts["train"].rows, device_of(config.device)
     config = settled(config, rows)
-    # A GPU's scores take fewer rows at a time where they must.
+    # On a GPU, scoring takes fewer rows at a time where memory is short.
     scored = min(SCORE_ROWS, dataset.parts["valid"].rows) if device.type == "cpu" else 0
     found = capacity.need(config, lambda: _network(config, dataset), min(config.train.batch_size, rows), scored)
     capacity.check(config, found, dataset.layout.fields, device, cuts)
@@ -120,25 +120,25 @@ def resolve(config: Config) -> Config:
 
 
 def batch_size(settings: TrainSettings, rows: int) -> int:
-    """batch_size 0 becomes a 200th of the rows: small data need steps, large data speed."""
+    """The batch size; 0 means a 200th of the rows: small data need steps, large data speed."""
     return settings.batch_size or min(2000, max(50, round(rows / 200)))
 
 
 def average(settings: TrainSettings, rows: int) -> float:
-    """average -1 becomes one epoch for small data: their last steps jump about, and an epoch of them is soon seen."""
+    """The epochs to average over; -1 means one epoch for small data, whose last steps are noisy, and none for large."""
     if settings.average >= 0:
         return settings.average
     return 1.0 if not settings.batch_size and rows < SMALL_ROWS else 0.0
 
 
 def settled(config: Config, rows: int) -> Config:
-    """The config with what these rows decide of it written out."""
+    """The config with the settings that depend on the number of rows written out."""
     asked = config.train
     return replace(config, train=replace(asked, batch_size=batch_size(asked, rows), average=average(asked, rows)))
 
 
 class Network(Run):
-    """Steps of batches, an evaluation now and then, checkpoints to go on from."""
+    """Trains a network in steps, with evaluations and checkpoints in between."""
 
     model: Model
 
@@ -170,7 +170,7 @@ class Network(Run):
             raise
 
     def _take_up(self, resume: bool) -> None:
-        """Makes what a checkpoint is read into, and goes on from there if one is to be read."""
+        """Makes the average and the store, and resumes from the newest checkpoint if asked to."""
         epochs = self.settings.average
         moved = self.cut.live if self.cut else averaged(self.model)
         self.average = Average(moved, epochs, self.steps) if epochs else None
@@ -224,12 +224,12 @@ class Network(Run):
             self._log_ways()
 
     def _log_ways(self) -> None:
-        """Which step, and which way of each part, this run takes: the place to look when a run is slow."""
+        """Logs which step and which implementation of each part this run takes: look here when a run is slow."""
         ids = self.part.ids[: self.settings.batch_size]
         self._log({"event": "ways", **ways_taken(self.model, self.config, ids)})
 
     def _evaluate_origin(self, progress: Progress) -> None:
-        """The weights that a run goes on from are the first that the others must be better than."""
+        """Evaluates the weights that the run continues from: later ones must be better."""
         self._log({"event": "continued", "from": self.settings.continue_from, "note": self.note})
         if self.note:
             progress.say(self.note)
@@ -237,13 +237,13 @@ class Network(Run):
         self.store.save(self.state)
 
     def _evaluate(self, epoch: int) -> dict[str, Any]:
-        """Validation metrics; the best weights so far go to disk, and patience runs out. Averaged, if so set."""
+        """Validation metrics, of the averaged weights where there is an average; keeps the best weights so far."""
         with self.average.in_place() if self.average else nullcontext():
             return self._judge(epoch)
 
     @cached_property
     def valid_ids(self) -> Any:
-        """The validation rows' ids, where the model is."""
+        """The ids of the validation rows, on the model's device."""
         return placed(self.model, self.valid.ids) if distributed.count() == 1 else self.valid.ids
 
     def _judge(self, epoch: int) -> dict[str, Any]:
@@ -297,7 +297,7 @@ class Network(Run):
 
 
 def _start(model: Model, settings: TrainSettings, dataset: Dataset) -> None:
-    """Starting values that are a matter of training: the tables', the bias at the base rate, a trained FM's."""
+    """Sets the starting values that training decides: of the tables, the bias at the base rate, from a trained FM."""
     part = dataset.parts["train"]
     for table in tables(model):
         table.start(settings.init, settings.init_scale)
@@ -310,7 +310,7 @@ def _start(model: Model, settings: TrainSettings, dataset: Dataset) -> None:
 
 
 def _go_on(model: Model, optimizer: RowOptimizer, config: Config, dataset: Dataset, origin: bundle.Bundle) -> str:
-    """Takes weights and optimiser state of a trained run; returns why the state could not be taken, if so."""
+    """Takes weights and optimiser state of a trained run; returns why it could not take the state, else nothing."""
     encoder = Encoder.load(dataset.path / "encoder", dataset.schema)
     check_same_ids(encoder, origin)
     assert isinstance(origin.model, Model)
@@ -326,7 +326,7 @@ def _go_on(model: Model, optimizer: RowOptimizer, config: Config, dataset: Datas
 
 
 def _shift_bias(model: Model, shift: float) -> None:
-    """Where another share of the negatives is kept than before, all logits are off by the same."""
+    """Adds to the bias what all logits are off by where the new data keep another share of the negatives."""
     if not shift:
         return
     if model.bias is None:

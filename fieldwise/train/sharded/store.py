@@ -1,4 +1,4 @@
-"""Checkpoints of cut tables by torch.distributed.checkpoint: each worker writes its rows, any number of them reads."""
+"""Checkpoints of cut tables by torch.distributed.checkpoint: each worker writes its rows; any number can read them."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ PROGRESS = "progress.json"
 
 
 class CutStore(Store):
-    """Checkpoints that are written while training goes on, appear whole or not at all, and are kept to the last few.
+    """Writes checkpoints while training goes on; they appear whole or not at all, and only the last few stay.
 
-    The best weights are those of the best step's checkpoint, so they are not written a second time.
+    The best weights are those of the best step's checkpoint, so they are not written twice.
     """
 
     def __init__(self, out: Path, cut: Cut, optimizer: RowOptimizer, average: dict[str, Tensor], keep: int) -> None:
@@ -83,10 +83,10 @@ class CutStore(Store):
         return State.of(facts["progress"])
 
     def keep_best(self) -> None:
-        """The checkpoint that follows every evaluation has them."""
+        """Does nothing: the checkpoint that follows every evaluation has the weights."""
 
     def take_best(self, step: int) -> None:
-        """Puts the best weights back, averaged ones where there are any, and writes them whole for the bundle."""
+        """Restores the best weights, averaged where there is an average, and writes them whole for the bundle."""
         self.wait()
         kind = "average" if self.average else "model"
         state = {f"{kind}.{name}": value for name, value in self._weights().items()}
@@ -105,7 +105,7 @@ class CutStore(Store):
         return {name: value.detach() for name, value in self.cut.dense.items()} | self.cut.weights
 
     def _state(self) -> dict[str, Any]:
-        """All that a run needs, in place: reading fills it."""
+        """All tensors that a run needs to resume; reading a checkpoint fills them in place."""
         state = {f"model.{name}": value for name, value in self._weights().items()}
         state |= {f"rows.{name}": value for name, value in self.cut.states.items()}
         state |= {f"average.{name}": self.cut.spread(name, value) for name, value in self.average.items()}
@@ -122,7 +122,7 @@ class CutStore(Store):
 
 
 class Copies(AsyncStager):
-    """A copy of all that is written, so that training may go on; torch's own does not know tensors of many workers."""
+    """Copies what is to be written, so that training can go on; torch's own stager cannot copy sharded tensors."""
 
     should_synchronize_after_execute = False
 
@@ -145,14 +145,14 @@ def _copied(value: Any) -> Any:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Torch warns of its own older classes, which TorchRec's tensors are."""
+    """Hides torch's warnings about its older classes, which TorchRec's tensors use."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 def _begin(work: Path, facts: dict[str, Any]) -> None:
-    """A new folder to write into, which says where the run stands."""
+    """Makes the folder to write into, with the state of the run."""
     try:
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
@@ -166,7 +166,7 @@ def _unwritten(error: BaseException, folder: Path) -> TrainingError:
 
 
 def _why(error: BaseException) -> str:
-    """What went wrong, with whichever worker, in one line."""
+    """The first worker's error in one line."""
     if isinstance(error, CheckpointException) and error.failures:
         error = next(iter(error.failures.values()))[0]
     return (str(error).strip() or type(error).__name__).splitlines()[0]

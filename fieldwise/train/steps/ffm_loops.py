@@ -40,7 +40,8 @@ def ffm_rows(
 
     A slot gathers sum g scale O_i in `sums`, and behind them how often it occurs.
     """
-    ids, offsets, slots, kind, numbers = batch.ids, batch.offsets, batch.slots, update.kind, update.numbers
+    ids, offsets, slots, labels, shares = batch
+    kind, numbers = update.kind, update.numbers
     dim, linear, fields, to = table.dim, table.linear, ids.shape[1], table.numbers.dtype.type
     flat, stride, gathered = pointer(table.numbers), table.numbers.shape[1], pointer(sums)
     clock, ticks, powers, known = pointer(table.clock), table.clock.shape[1], pointer(update.powers), len(update.powers)
@@ -71,7 +72,7 @@ def ffm_rows(
         if linear:
             for f in range(fields):
                 own[f * room + dim] = to(1 / scale)
-        part, g = loss_of(float(logit + to(scale / 2) * total(products, 0)), batch.labels[b], batch.shares[b])
+        part, g = loss_of(float(logit + to(scale / 2) * total(products, 0)), labels[b], shares[b])
         loss, slope, slope_ = loss + part, slope + g, to(g * scale)
         for k in range(singles[b]):
             f = order[b, k]

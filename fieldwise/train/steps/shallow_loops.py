@@ -79,7 +79,8 @@ def group(
     A row's mark in `seen` (N,) is base + b if only row b of the batch has it so far, base + B + its slot if several do,
     and less than base if none does: marks of other batches need not be wiped out.
     """
-    rows, marks, used = len(ids), pointer(seen), slots.used
+    rows, marks = len(ids), pointer(seen)
+    slot_rows, used = slots
     used[first:last] = 0
     for b in range(rows):
         if b + AHEAD < rows:
@@ -93,7 +94,7 @@ def group(
                 places[b, f] = -1
             elif mark < rows:
                 slot = used[f]
-                slots.rows[f, slot] = row
+                slot_rows[f, slot] = row
                 places[mark, f] = places[b, f] = slot
                 marks[row] = base + rows + slot
                 used[f] = slot + 1
@@ -158,7 +159,8 @@ def lr_rows(
 
     Returns the loss of these rows, and its derivative by the bias; `sums` (F, slots, size) are of this thread.
     """
-    ids, offsets, slots, kind, numbers = rows.ids, rows.offsets, rows.slots, update.kind, update.numbers
+    ids, offsets, slots, labels, shares = rows
+    kind, numbers = update.kind, update.numbers
     fields, to, flat, stride = ids.shape[1], table.numbers.dtype.type, pointer(table.numbers), table.numbers.shape[1]
     clock, ticks, powers, known = pointer(table.clock), table.clock.shape[1], pointer(update.powers), len(update.powers)
     loss, slope, shrink = 0.0, 0.0, to(update.l2)
@@ -172,7 +174,7 @@ def lr_rows(
         logit = to(bias)
         for f in range(fields):
             logit += flat[(offsets[f] + ids[b, f]) * stride]
-        part, g = loss_of(float(logit), rows.labels[b], rows.shares[b])
+        part, g = loss_of(float(logit), labels[b], shares[b])
         loss, slope, g_, count = loss + part, slope + g, to(g), 0
         # Weights and states of what moves at once are collected, so that sixteen of them move together.
         for f in range(fields):
@@ -231,7 +233,8 @@ def fm_rows(
     dlogit/dv_i = s - v_i, dlogit/dw_i = 1. A slot gathers in `sums` sum g s, behind it sum g for the linear weight, and
     behind these how often it occurs and sum g.
     """
-    ids, offsets, slots, kind, numbers = rows.ids, rows.offsets, rows.slots, update.kind, update.numbers
+    ids, offsets, slots, labels, shares = rows
+    kind, numbers = update.kind, update.numbers
     dim, wide, fields, to = table.dim, table.dim + table.linear, ids.shape[1], table.numbers.dtype.type
     flat, stride, gathered = pointer(table.numbers), table.numbers.shape[1], pointer(sums)
     clock, ticks, powers, known = pointer(table.clock), table.clock.shape[1], pointer(update.powers), len(update.powers)
@@ -249,7 +252,7 @@ def fm_rows(
         for f in range(fields):
             at[f] = (offsets[f] + ids[b, f]) * stride
         logit = fm_logit(to(bias), flat, at, wide, to, s, is_vector, is_linear)
-        part, g = loss_of(float(logit), rows.labels[b], rows.shares[b])
+        part, g = loss_of(float(logit), labels[b], shares[b])
         loss, slope, g_ = loss + part, slope + g, to(g)
         for k in range(singles[b]):
             f = order[b, k]
@@ -309,11 +312,12 @@ def repeated(
     own[:] = 0
     own[0, : table.dim] = minus
     is_vector, grad, gathered = pointer(own[0]), pointer(own[1]), pointer(sums)
+    rows, used = slots
     for f in range(first, last):
-        for k in range(slots.used[f]):
-            row = slots.rows[f, k]
-            if k + AHEAD < slots.used[f]:
-                ask(flat, slots.rows[f, k + AHEAD] * stride, stride)
+        for k in range(used[f]):
+            row = rows[f, k]
+            if k + AHEAD < used[f]:
+                ask(flat, rows[f, k + AHEAD] * stride, stride)
             emptied(gathered, (f * room + k) * size, fields * room * size, threads, size, grad, zero)
             often, g = grad[wide], grad[wide + 1]
             kept = decays(kind, to, clock, (row + 1) * ticks - 1, numbers, powers, known)
