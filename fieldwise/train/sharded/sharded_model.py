@@ -75,7 +75,7 @@ class Cut:
 
     @property
     def live(self) -> dict[str, Tensor]:
-        """The tensors that this worker's steps change in place: the dense parameters, and its own rows of the tables."""
+        """The tensors that this worker's steps change in place: the dense parameters, its own rows of the tables."""
         dense = {name: value.detach() for name, value in self.dense.items()}
         return dense | {f"{name}.weight": table.padded for name, table in self.tables.items()}
 

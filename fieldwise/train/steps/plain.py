@@ -102,7 +102,7 @@ class Step:
         return learning_rate(settings.lr, number, self.total, settings.schedule, settings.warmup)
 
     def row_penalty(self, rows: int) -> float:
-        """The factor of half the square of each looked-up number in the loss: for one row, or (paper) over the batch."""
+        """The factor of half the square of each looked-up number in the loss: by row, or (paper) over the batch."""
         return self.settings.l2 / (rows if self.settings.l2_reduction == "mean" else 1)
 
     def penalty(self, found: dict[str, Tensor], rows: int) -> Tensor | None:
