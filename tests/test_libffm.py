@@ -117,5 +117,5 @@ def test_the_recipe_stops_as_libffms_auto_stop_does(data: Dataset, tmp_path: Pat
     assert load_config(RECIPE).train.patience == 0
     run = network(data, tmp_path / "run", patience=0, epochs=60)
     run.fit(Progress())
-    assert run.at["stopped"]
-    assert run.at["step"] - run.at["best_step"] == run.steps
+    assert run.state.stopped
+    assert run.state.step - run.state.best_step == run.steps

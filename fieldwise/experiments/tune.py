@@ -147,8 +147,8 @@ class Search:
             try:
                 run.fit(_Watch(trial, reported, run, deadline, bar))
             finally:
-                trial.set_user_attr("seconds", run.at["seconds"])
-        loss = float(run.at["best_loss"])
+                trial.set_user_attr("seconds", run.state.seconds)
+        loss = run.state.best_loss
         if not math.isfinite(loss):
             raise TrainingError("the validation log loss was never a number")
         return loss

@@ -38,7 +38,7 @@ class Adam(RowOptimizer):
 
     names = ("mean", "square")
     settings = ("eps_mode", "sparse_mode")
-    captured: Tensor | None = None  # `numbers` on the device, for steps of a CUDA graph: the host knows them only once
+    captured: Tensor | None = None  # `numbers` on the device, for a CUDA graph: its host code runs only once
     _gpu_rows: GpuRows | None = None
     _beside: torch.cuda.Stream | None = None
 
@@ -70,7 +70,7 @@ class Adam(RowOptimizer):
         return self.sparse_mode != "dense"
 
     def update(self, group: Group, weights: Tensor, grad: Tensor, state: list[Tensor], gap: Tensor | None) -> None:
-        assert self.captured is None, "a captured step would repeat this one's numbers"
+        assert self.captured is None, "a captured step would repeat the numbers of this one"
         (beta1, beta2), (mean, square) = group["betas"], state
         mean.mul_(beta1 if gap is None else power(beta1, gap, mean)).add_(grad, alpha=1 - beta1)
         square.mul_(beta2 if gap is None else power(beta2, gap, square)).addcmul_(grad, grad, value=1 - beta2)
@@ -108,7 +108,7 @@ class Adam(RowOptimizer):
 
     @contextmanager
     def beside(self) -> Iterator[None]:
-        """In a captured step another stream: neither the rows' kernels nor torch's fused one fill a GPU."""
+        """Another stream in a captured step: neither the kernels of rows nor torch's fused kernel fill a GPU."""
         if self.captured is None or not self.captured.is_cuda:
             yield
             return
@@ -122,7 +122,7 @@ class Adam(RowOptimizer):
             torch.cuda.current_stream().wait_stream(self._beside)
 
     def update_all(self, group: Group, weights: list[Tensor], grads: list[Tensor], states: list[list[Tensor]]) -> None:
-        # torch's kernel is one pass over memory instead of eight, but looks neither at strides nor at dtypes.
+        # torch's fused kernel makes one pass over memory instead of eight, but checks neither strides nor dtypes.
         kinds = {(tensor.dtype, tensor.device, tensor.is_contiguous()) for tensor in chain(weights, grads, *states)}
         if len(kinds) > 1 or not weights[0].is_contiguous():
             super().update_all(group, weights, grads, states)
@@ -136,27 +136,27 @@ class Adam(RowOptimizer):
         torch._fused_adam_(weights, grads, means, squares, [], [step] * len(weights), **options)
 
     def can_be_captured(self, group: Group) -> bool:
-        """Whether all numbers of a step that change can come from `captured`, and no shape depends on the ids."""
+        """Whether every number that changes between steps can come from `captured`, and no shape depends on the ids."""
         plain = not any(no_triton(weight) for weight in group["params"])
         return plain and self.eps_mode == "textbook" and self.by_rows
 
     def rate_and_eps(self, group: Group) -> tuple[float, float]:
-        """With m and v as they are, w -= rate m / (sqrt(v) + eps), whatever the mode."""
+        """rate and eps such that w -= rate m / (sqrt(v) + eps) in either eps_mode."""
         return self.numbers(group, group["step"], group["lr"])[2:]
 
     def numbers(self, group: Group, step: int, lr: float) -> tuple[float, float, float, float]:
-        """What that step (from 1) is made of: step, lr, and rate and eps in w -= rate m / (sqrt(v) + eps)."""
+        """The numbers of that step (from 1): step, lr, and rate and eps in w -= rate m / (sqrt(v) + eps)."""
         root, eps = self._root_and_eps(group, step)
         return float(step), lr, lr * root / (1 - group["betas"][0] ** step), root * eps
 
     def _root_and_eps(self, group: Group, step: int) -> tuple[float, float]:
-        """sqrt(1 - beta2^t), and eps as it stands beside sqrt(v^), whatever the mode."""
+        """sqrt(1 - beta2^t), and the eps to add to sqrt(v^) in either eps_mode."""
         root = math.sqrt(1 - group["betas"][1] ** step)
         return root, group["eps"] / (root if self.eps_mode == "hat" else 1)
 
 
 def _for_gpu(weight: Tensor) -> bool:
-    """Whether the GPU's kernels can take this table and its gradient, which is sparse."""
+    """Whether the GPU kernels can take this table and its sparse gradient."""
     assert weight.grad is not None
     values = weight.grad._values()
     return weight.dim() == 2 and len(values) > 0 and not no_triton(weight, values)

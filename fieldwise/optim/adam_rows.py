@@ -30,22 +30,23 @@ def adam_rows(
     `order` holds the distinct row ids (U,), the positions of `values` sorted by id (M,), and where each id
     starts there (U,). With `last` (N,), moments first decay by the steps since the row was touched.
     """
-    from fieldwise.optim import adam_loops as loops
+    from fieldwise.optim.adam_loops import Order, Tables
+    from fieldwise.optim.adam_loops import adam_rows as loop
+    from fieldwise.optim.moves import Numbers
 
-    kernel: Any = loops.adam_rows
-    arrays = [part.numpy() for part in order]
     gaps = last if last is not None else torch.empty(0, dtype=torch.int32)
-    tables = [tensor.detach().numpy() for tensor in (weight, mean, square, gaps, values)]
-    numbers = powers(*betas), np.array([step, *betas, rate, eps])
+    sorted_places = Order(*(part.numpy() for part in order))
+    tables = Tables(*(tensor.detach().numpy() for tensor in (weight, mean, square, gaps, values)))
+    numbers = Numbers(step, *betas, rate, eps)
 
     def part(low: int, high: int, thread: int) -> None:
-        kernel(*arrays, low, high, *tables, *numbers)
+        loop(sorted_places, low, high, tables, powers(*betas), numbers)
 
-    rows = len(arrays[0])
+    rows = len(sorted_places.unique)
     running.on_threads(part, rows, min(torch.get_num_threads(), max(1, rows // 1000)))
 
 
 @cache
 def powers(beta1: float, beta2: float) -> Any:
-    """beta^gap for the gaps that most rows have; taking powers would cost more than all else."""
+    """beta^gap for the gaps that most rows have: computing powers would cost more than everything else."""
     return np.power([[beta1, beta2]], np.arange(4096)[:, None])

@@ -1,4 +1,4 @@
-"""A moving average of the weights: what a model's steps circle around is better than where the last one ended."""
+"""A moving average of the weights: the mean of noisy steps is better than the last of them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch import Tensor, nn
 
 from fieldwise.optim.rows import check
 
-# An update costs one pass over all weights, tables included: this bounds how many an epoch has.
+# The most updates in an epoch: each costs a pass over all weights, tables included.
 UPDATES_PER_EPOCH = 100
 
 
 class Average:
     """An exponential moving average, over about `epochs` epochs, of `live`, which steps change in place.
 
-    Update u = 1, 2, ... weighs max(1/u, 1/horizon), the horizon in updates: the plain mean of all so far at first,
-    so that the starting values are gone with the first. It holds a second copy of the weights.
+    Update u = 1, 2, ... has the weight max(1/u, 1/horizon), the horizon in updates: at first the plain mean of all so
+    far, so that the starting values drop out with the first update. It holds a second copy of the weights.
     """
 
     def __init__(self, live: dict[str, Tensor], epochs: float, steps_per_epoch: int) -> None:
@@ -30,7 +30,7 @@ class Average:
 
     @torch.no_grad()
     def follow(self, step: int) -> None:
-        """Takes in the weights as they are after that step (1 is the first); not after each, where steps are many."""
+        """Adds the weights after that step (1 is the first) to the average; where steps are many, not after each."""
         number, between = divmod(step, self.every)
         if not between:
             weight = max(1 / number, 1 / self.horizon)
@@ -38,7 +38,7 @@ class Average:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Within, the model has the averaged weights; afterwards its own again, to the bit."""
+        """Within, the model has the averaged weights; afterwards its own again, bit for bit."""
         self._swap()
         try:
             yield
@@ -54,5 +54,5 @@ class Average:
 
 
 def averaged(model: nn.Module) -> dict[str, Tensor]:
-    """What an average is of: a model's weights and running statistics, by their names."""
+    """The tensors to average: a model's weights and running statistics, by name."""
     return {name: value for name, value in model.state_dict().items() if value.is_floating_point()}

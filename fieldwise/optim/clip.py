@@ -13,10 +13,10 @@ from fieldwise.optim.rows import check
 
 @torch.no_grad()
 def clip(params: Iterable[Tensor], max_norm: float) -> float:
-    """Scale the gradients so that their norm, all together, is at most max_norm; returns the norm before.
+    """Scales the gradients so that the norm of all together is at most max_norm; returns the norm before.
 
-    Duplicate rows of sparse gradients are summed first, and stay summed. A norm that is not a number scales
-    nothing. max_norm = inf only measures.
+    Duplicate rows of sparse gradients are summed first, and stay summed. A norm that is not a number leaves the
+    gradients as they are; max_norm = inf only measures.
     """
     check(max_norm > 0, "max_norm must be positive", max_norm)
     parts = []

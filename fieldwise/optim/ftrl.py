@@ -19,9 +19,9 @@ class FTRL(RowOptimizer):
 
         w = -(z - sign(z) l1) / ((beta + sqrt(n)) / alpha + l2)  where |z| > l1, else 0
 
-    A coordinate that has seen no gradient (n = 0) keeps the weight it has, and enters with the z that gives
-    that weight; a zero weight has z = 0. Later changes of a weight by another hand are lost at its next step.
-    alpha is group["lr"], and cannot follow a schedule: all the weights are a function of it.
+    A coordinate without a gradient so far (n = 0) keeps its weight, and starts with the z that gives that weight; a
+    zero weight has z = 0. If anything else changes a weight later, the next step overwrites it. alpha is group["lr"],
+    and cannot follow a schedule: all weights are a function of it.
     State: z, n.
     """
 

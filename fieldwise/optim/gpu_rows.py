@@ -1,4 +1,4 @@
-"""Adam's tables on a GPU: those that were looked up by the same ids move together; a row's state lies in one place."""
+"""Adam's tables on a GPU: tables looked up by the same ids move together, and a row's state is contiguous."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PIECE = 4  # numbers of 16 bytes
 
 
 class GpuRows:
-    """What Adam keeps for its tables on a GPU beside their state."""
+    """Moves Adam's tables on a GPU, and keeps the memory that this takes."""
 
     def __init__(self) -> None:
         self.scratch: dict[tuple[int, ...], Any] = {}
@@ -48,7 +48,7 @@ class GpuRows:
 
 
 def by_ids(weights: list[Tensor]) -> list[list[Tensor]]:
-    """Tables in groups of those whose gradients have the same ids, the widest first."""
+    """Groups tables whose gradients have the same ids, the widest first."""
     groups: dict[tuple[int, ...], list[Tensor]] = {}
     for weight in sorted(weights, key=lambda table: -table.shape[1]):
         assert weight.grad is not None
@@ -60,10 +60,10 @@ def by_ids(weights: list[Tensor]) -> list[list[Tensor]]:
 
 
 def side_by_side(adam: Adam, group: Group, weights: list[Tensor]) -> None:
-    """Puts all that belongs to a row of these tables into one piece of memory: their moments, then their last steps.
+    """Moves the state of each row of these tables into one piece of memory: their moments, then their last steps.
 
-    A touched row of a large table is read from memory that no cache holds; so a step has fewer such places to go to.
-    The state's tensors become views of the pieces, of the shapes they had.
+    A touched row of a large table is in no cache; so a step has fewer places in memory to go to. The state's tensors
+    become views of the pieces and keep their shapes.
     """
     if all(_lies(adam.state[weight], weights[0]) for weight in weights):
         return
@@ -84,5 +84,5 @@ def side_by_side(adam: Adam, group: Group, weights: list[Tensor]) -> None:
 
 
 def _lies(state: dict[str, Tensor], table: Tensor) -> bool:
-    """Whether `side_by_side` made this state, together with those of the others."""
+    """Whether `side_by_side` made this state."""
     return "mean" in state and state["mean"].stride(0) > state["mean"].shape[1] and len(state["mean"]) == len(table)

@@ -30,7 +30,7 @@ def make_optimizer(
     l2: float = 0.0,
     beta: float = 1.0,
 ) -> RowOptimizer:
-    """The optimiser `name` with those of the settings that are its own; lr is FTRL's alpha.
+    """The optimiser `name` with the settings that it has; lr is FTRL's alpha.
 
     >>> import torch
     >>> make_optimizer("ftrl", [torch.zeros(3, 1)], lr=0.1, l1=1.0).param_groups[0]["l1"]

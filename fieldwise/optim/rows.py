@@ -1,4 +1,4 @@
-"""The rows of a table that a batch touches, and the optimiser that moves only those."""
+"""The rows of a table that a batch touches, and the optimiser that moves only these."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fieldwise.config.errors import ConfigError
 
 Group = dict[str, Any]
 Order = tuple[Tensor, Tensor, Tensor]
-# Ids by where they lie, and how they were sorted.
+# Ids by their address, and their order.
 Orders = dict[tuple[int, ...], tuple[Tensor, Order]]
 
 # On a CPU a step walks over the touched rows in blocks of this many numbers, so that a row that was just
@@ -26,7 +26,7 @@ BLOCK = 2**18
 
 
 def check(right: bool, rule: str, found: object) -> None:
-    """Refuse a setting that is out of range.
+    """Refuses a setting that is out of range.
 
     >>> check(0 > 0, "lr must be positive", 0)
     Traceback (most recent call last):
@@ -66,7 +66,7 @@ def order_of(grad: Tensor, orders: Orders) -> Order:
 
 
 def _known(ids: Tensor, orders: Orders) -> Order | None:
-    """How equal ids were sorted: a linear part and vectors look up the same ones. A GPU would wait for the answer."""
+    """The order of equal ids, if known: a linear part and vectors look up the same ones. Not on a GPU."""
     if ids.device.type != "cpu":
         return None
     return next((order for found, order in orders.values() if torch.equal(found, ids)), None)
@@ -81,12 +81,12 @@ def _order(ids: Tensor, size: int) -> Order:
 
 
 def power(base: float, gap: Tensor, like: Tensor) -> Tensor:
-    """base ** gap, taken in float64: float32 would lose three digits over a gap of 1000 steps."""
+    """base ** gap, computed in float64: float32 would lose three digits over a gap of 1000 steps."""
     return torch.pow(base, gap).to(like.dtype)
 
 
 class RowOptimizer(Optimizer, ABC):
-    """An optimiser whose step costs as much as the rows it touches, whatever the size of the table.
+    """An optimiser whose step costs in proportion to the rows it touches, whatever the size of the table.
 
     A subclass writes its formula once, in `update`; it is applied to whole dense parameters, and to the
     touched rows of tables (N, D) with sparse gradients. Parameters without a gradient stay as they are; the
@@ -99,22 +99,22 @@ class RowOptimizer(Optimizer, ABC):
     names: tuple[str, ...] = ()  # the state tensors
     decays = False  # whether rows out of the batch decay too; `last` then holds the last step of each row
     by_rows = True  # False: a sparse gradient is made dense first
-    settings: tuple[str, ...] = ()  # attributes that are no part of the param_groups
-    bound: tuple[str, ...] = ()  # keys of the param_groups that the state is a function of
+    settings: tuple[str, ...] = ()  # attributes that are not in the param_groups
+    bound: tuple[str, ...] = ()  # keys of the param_groups that the state depends on
 
     def __init__(self, params: Iterable[Any], **defaults: Any) -> None:
         super().__init__(params, {**defaults, "step": 0})
 
     @abstractmethod
     def update(self, group: Group, weights: Tensor, grad: Tensor, state: list[Tensor], gap: Tensor | None) -> None:
-        """Move weights and state, of grad's shape, in place. gap (U, 1): steps since the last; None is 1."""
+        """Moves weights and state, of grad's shape, in place. gap (U, 1): steps since the last one; None means 1."""
 
     def update_compiled(self, group: Group, weight: Tensor, orders: Orders) -> bool:
-        """`update` on the touched rows by a compiled kernel; False where there is none for this table."""
+        """Does `update` on the touched rows by a compiled loop; returns False where there is none for this table."""
         return False
 
     def update_together(self, group: Group, weights: list[Any]) -> list[Any]:
-        """`update` on the touched rows of several tables at once, where it can be; returns the others."""
+        """Does `update` on the touched rows of several tables at once where possible; returns the other tables."""
         return weights
 
     def update_all(self, group: Group, weights: list[Tensor], grads: list[Tensor], states: list[list[Tensor]]) -> None:
@@ -124,7 +124,7 @@ class RowOptimizer(Optimizer, ABC):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step along the gradients that are there."""
+        """Makes one step by the gradients that are there."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -143,7 +143,7 @@ class RowOptimizer(Optimizer, ABC):
         return loss
 
     def count(self) -> None:
-        """Counts a step, also one whose updates are made elsewhere."""
+        """Counts a step; called alone where the updates are made elsewhere."""
         for group in self.param_groups:
             group["step"] += 1
 
@@ -154,11 +154,11 @@ class RowOptimizer(Optimizer, ABC):
         return [state[name] for name in self.names]
 
     def beside(self) -> AbstractContextManager[None]:
-        """Where dense parameters are updated: what follows until `join` may run at the same time."""
+        """A context for updates of dense parameters: what follows until `join` may run at the same time."""
         return nullcontext()
 
     def join(self) -> None:
-        """Waits for what was done `beside`."""
+        """Waits for the updates `beside`."""
 
     def _update_rows(self, group: Group, weight: Tensor, ids: Tensor, rows: Tensor) -> None:
         state = self._state(group, weight, last=self.decays)
@@ -201,7 +201,7 @@ class RowOptimizer(Optimizer, ABC):
         return state
 
     def whole_state(self) -> Iterator[tuple[str, Tensor]]:
-        """Name and tensor of all states, also of parameters that no step has touched yet: to be saved or filled."""
+        """Name and tensor of all states, to be saved or filled; makes those of parameters that no step has touched."""
         for group in self.param_groups:
             for weight in group["params"]:
                 yield from self._state(group, weight, last=False).items()
@@ -227,9 +227,9 @@ class RowOptimizer(Optimizer, ABC):
 
     @torch.no_grad()
     def adopt(self, other: RowOptimizer, rows: Mapping[Tensor, Tensor]) -> None:
-        """Takes the clock and the state of `other`, whose parameters are ours in order, before tables grew.
+        """Takes the clock and the state of `other`, which has our parameters in the same order, before tables grew.
 
-        rows[table] (N,) says which of the old rows each row was; a row that was none is -1, and zero.
+        rows[table] (N,) is the old row of each row, -1 for a new one, whose state is zero.
         """
         for group, before in zip(self.param_groups, other.param_groups, strict=True):
             group["step"] = before["step"]
@@ -240,12 +240,12 @@ class RowOptimizer(Optimizer, ABC):
                 }
 
     def __getstate__(self) -> dict[str, Any]:
-        """As torch's, which would forget the settings in a copy."""
+        """As torch's, with the settings, which a copy would lose."""
         return {**super().__getstate__(), **{name: getattr(self, name) for name in self.settings}}
 
 
 def _placed(state: Tensor, rows: Tensor | None) -> Tensor:
-    """The rows of a state tensor, zero where the row is -1; a copy of all without rows."""
+    """These rows of a state tensor, zero where the row is -1; without `rows` a copy of all."""
     if rows is None:
         return state.clone()
     placed = state.index_select(0, rows.clamp(min=0))

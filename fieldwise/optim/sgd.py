@@ -14,8 +14,8 @@ from fieldwise.optim.rows import Group, RowOptimizer, check, power
 class SGD(RowOptimizer):
     """b = momentum b + g; w -= lr b.
 
-    On tables b decays in every step, and only rows in the batch move, as in Adam's `paper` mode: a row that
-    comes back after k steps finds momentum^k of its b. State: momentum and last (N,), none without momentum.
+    In tables b decays in every step, and only rows in the batch move, as in Adam's `paper` mode: a row that
+    comes back after k steps has momentum^k of its b left. State: momentum and last (N,), none without momentum.
     """
 
     settings = ("names", "decays")

@@ -1,4 +1,4 @@
-"""The sum of squares that an L2 penalty is, in one pass over memory each way (CPU)."""
+"""The sum of squares of an L2 penalty, in one pass over memory forward and one backward (CPU)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 
 
 def square_sum(x: Tensor) -> Tensor:
-    """The sum of x^2, of any shape -> (). Squares of many numbers, written down to be added up, cost three passes."""
+    """The sum of x^2, of any shape -> (). Storing the squares first would cost three passes."""
     if x.device.type != "cpu":
         return x.square().sum()
     found: Tensor = SquareSum.apply(x)  # type: ignore[no-untyped-call]

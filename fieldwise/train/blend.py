@@ -36,10 +36,10 @@ def blend(
     device: str = "cpu",
     force: bool = False,
 ) -> dict[str, Any]:
-    """Blends runs or bundles into a run folder and returns its report; a blend among them stands for its members.
+    """Blends runs or bundles into a run folder and returns its report; a blend among them counts as its members.
 
-    `data` are the prepared folders of the members, in any order, where they are no longer those that they were trained
-    on; `plain` gives all members the same weight.
+    `data` names the prepared folders of the members, in any order, where the ones they were trained on are gone;
+    `plain` gives all members the same weight.
     """
     opened = [bundle.load(source) for source in sources]
     paths = {one.path: source for one, source in zip(opened, sources, strict=True)}
@@ -60,7 +60,7 @@ def blend(
 
 
 class Blending(Run):
-    """The fit of a blend's weights. What it learns from are validation rows: members have learnt the training rows."""
+    """Fits the weights of a blend on validation rows: the members have seen the training rows."""
 
     model: Blend[Trained]
     steps = 1
@@ -82,19 +82,19 @@ class Blending(Run):
         if not self.config.options["plain"]:
             self.model.weights, self.model.shift = calibration.stack(valid.labels, logits, valid.weights)
         self.losses = [metrics.log_loss(valid.labels, metrics.sigmoid(own), valid.weights) for own in logits]
-        self.at["seconds"] = time.monotonic() - began
+        self.state.seconds = time.monotonic() - began
         for fact in self._members():
             self._log({"event": "member", **fact})
 
     def _take_best(self) -> None:
-        """There is one fit, and it is the best."""
+        """Does nothing: there is one fit."""
 
     def _facts(self) -> dict[str, Any]:
         unknown = dict.fromkeys(("rows_per_s", "epochs", "best_epoch"))
         return super()._facts() | unknown | {"members": self._members(), "shift": self.model.shift}
 
     def _members(self) -> list[dict[str, Any]]:
-        """What each member is, where it came from, its weight, and its own validation log loss before calibration."""
+        """Of each member: its run, model and data, its weight, and its validation log loss before calibration."""
         return [
             {"run": run, "model": member.config.model, "data": str(rows.path), "weight": weight, "log_loss": loss}
             for run, member, rows, weight, loss in zip(
@@ -156,11 +156,11 @@ def _held_out(datasets: Sequence[Dataset]) -> list[str]:
 def _joined(
     encoder: Encoder | JoinedEncoder, members: Sequence[Bundle], datasets: Sequence[Dataset], name: str
 ) -> Part:
-    """A part's rows as the blend reads them."""
+    """The rows of a part as the blend reads them."""
     part = datasets[0].parts[name]
     if isinstance(encoder, Encoder):
         return part
     rows = {id(member.encoder): dataset for member, dataset in zip(members, datasets, strict=True)}
     ids = JoinedIds(encoder, [rows[id(own)].parts[name].ids for own in encoder.encoders])
-    # Scoring and explaining only count and slice it.
+    # Scoring and explaining only take its length and slices.
     return Part(cast(NDArray[np.int32], ids), part.labels, part.weights)

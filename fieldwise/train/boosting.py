@@ -1,4 +1,5 @@
-"""Training trees: a round at a time, validation log loss as the judge. It takes minutes; a kill starts it again."""
+"""Training trees, a round at a time, until validation log loss stops falling. There are no checkpoints: a killed run
+starts again, which takes minutes."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from fieldwise.evaluation import metrics
 from fieldwise.nn.trees import Trees
 from fieldwise.train.runs import Run
 
-# How many rounds lie between two lines of the log.
+# Rounds between two lines of the log.
 LOG_ROUNDS = 10
 
 
@@ -41,25 +42,23 @@ class Boosting(Run):
         return f"model.lr ({self.model.settings['learning_rate']:g})"
 
     def fit(self, progress: Progress) -> None:
-        """A tree at a time; the validation log loss of each decides which was the best."""
+        """Adds a tree at a time; validation log loss decides how many stay."""
         if self.again:
             progress.say("trees have no checkpoints: the unfinished run starts again")
         progress.start(self.part.rows, self.model.rounds, 0)
-        began, valid = time.monotonic(), self.valid
+        began, valid, state = time.monotonic(), self.valid, self.state
         for logits in self.model.boost(self.part, valid, self.config.seed):
-            self.at["step"] += 1
+            state.step += 1
             loss = metrics.log_loss(valid.labels, metrics.sigmoid(logits + self.offset), valid.weights)
             if not math.isfinite(loss):
-                raise TrainingError(f"the loss is {loss} at round {self.at['step']}; lower {self.rate}")
-            if loss < self.at["best_loss"]:
-                self.at.update(best_loss=loss, best_step=self.at["step"])
-            self.at["seconds"] = time.monotonic() - began
-            self.at["stopped"] = self.at["step"] - self.at["best_step"] >= self.model.patience
-            progress.step(self.part.rows, loss, self.at["step"])
-            last = self.at["stopped"] or self.at["step"] == self.model.rounds
-            if last or self.at["step"] % LOG_ROUNDS == 0:
-                best = self.at["best_step"] == self.at["step"]
-                place = {"epoch": self.at["step"], **self._place(), "best": best}
+                raise TrainingError(f"the loss is {loss} at round {state.step}; lower {self.rate}")
+            best = state.take_best(loss)
+            state.seconds = time.monotonic() - began
+            state.stopped = state.bad >= self.model.patience
+            progress.step(self.part.rows, loss, state.step)
+            last = state.stopped or state.step == self.model.rounds
+            if last or state.step % LOG_ROUNDS == 0:
+                place = {"epoch": state.step, **self._place(), "best": best}
                 record = {"event": "valid", **self._measured(logits), **place}
                 self._log(record)
                 progress.evaluated(record)
@@ -67,4 +66,4 @@ class Boosting(Run):
                 break
 
     def _take_best(self) -> None:
-        self.model.keep(self.at["best_step"])
+        self.model.keep(self.state.best_step)

@@ -1,4 +1,4 @@
-"""Whether a network fits into memory: counted from its sizes, before anything of it is allocated."""
+"""Whether a network fits into memory, computed from its sizes before anything is allocated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fieldwise.nn.model import Branch, Model
 from fieldwise.nn.shallow_scores import is_shallow
 from fieldwise.nn.shallow_scores import tables_of as tables
 
-# Numbers that training keeps for each weight, itself included.
+# Numbers that training keeps for each weight, including the weight.
 KEPT = {"adam": 3, "ftrl": 3, "adagrad": 2, "sgd": 2}
 NUMBER = 4  # bytes of a float32
 # The settings that make each part of the need smaller.
@@ -29,14 +29,14 @@ SMALLER = {
     "weights": ("model.hidden", "model.subnet", "model.channels", "model.attention", "model.dim"),
     "batch": ("train.batch_size", "model.dim", "model.subnet", "model.hidden"),
 }
-# From this many fields on, their pairs are what is large.
+# From this many fields on, their pairs take most of the memory.
 MANY_FIELDS = 200
 
 
 @dataclass(frozen=True)
 class Need:
-    """What training takes at least: how many weights are learnt, and the bytes of tables, of other weights (each with
-    what the optimiser and an average keep) and of one batch."""
+    """What training needs at least: the number of weights, and the bytes of tables, of other weights (both with what
+    the optimiser and an average keep) and of one batch."""
 
     learnt: int
     tables: int
@@ -54,20 +54,20 @@ class Need:
 
 
 def need(config: Config, make: Callable[[], Model], rows: int, scored: int = 0) -> Need:
-    """What the model takes that `make` builds, by batches of `rows`, and of `scored` rows where it is evaluated."""
+    """What the model that `make` builds needs with batches of `rows` rows, and `scored` rows in an evaluation."""
     model = counted(config, make)
     in_tables = sum(table.weight.numel() for table in tables(model))
     kept = NUMBER * (KEPT.get(config.train.optimizer, 3) + (config.train.average > 0))
-    # The gradients of what lies outside of the tables are as large as that.
+    # Weights outside of the tables have gradients of their own size.
     others = (model.size - in_tables) * (kept + NUMBER)
     each = NUMBER * _numbers_of_a_row(model)
-    # The compiled steps of LR, FM and FFM have room for half of a batch, and none when they score.
+    # The compiled steps of LR, FM and FFM allocate for half a batch, and nothing to score.
     batch = rows // 2 * each if is_shallow(model) else max(rows, scored) * each
     return Need(model.size, in_tables * kept, others, batch)
 
 
 def counted(config: Config, make: Callable[[], Model]) -> Model:
-    """The model without any memory; sizes that cannot even be counted are refused."""
+    """The model without memory; refuses sizes that overflow."""
     try:
         with torch.device("meta"):
             return make()
@@ -79,7 +79,7 @@ def counted(config: Config, make: Callable[[], Model]) -> Model:
 
 
 def check(config: Config, found: Need, fields: int, device: torch.device, cut: bool = False) -> None:
-    """Refuses what does not fit into the memory that the device has free; `cut`: workers have a part of the tables."""
+    """Refuses what does not fit into the device's free memory; with `cut`, each worker has a part of the tables."""
     workers, beside = (int(os.environ.get(name, 1)) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
     here = 1 if device.type == "cuda" else beside
     whole = found.bytes - found.tables
@@ -96,7 +96,7 @@ def check(config: Config, found: Need, fields: int, device: torch.device, cut: b
 
 
 def _numbers_of_a_row(model: Model) -> int:
-    """Numbers that a batch holds at once for each of its rows: looked-up vectors, features, the layers of DNNs."""
+    """Numbers that a step holds for each row of its batch: looked-up vectors, features, the layers of DNNs."""
     numbers = 0
     if isinstance(model.embedding, Embedding):
         numbers += model.embedding.dim * len(model.embedding.dims)
@@ -111,7 +111,7 @@ def _numbers_of_a_row(model: Model) -> int:
 
 
 def _settings(config: Config, names: tuple[str, ...]) -> str:
-    """Those of the settings that the model has, with their values, the largest first."""
+    """The settings among `names` that the model has, with their values, the largest first."""
     known: dict[str, Any] = {f"model.{name}": value for name, value in config.options.items()}
     known["train.batch_size"] = config.train.batch_size
     found = sorted((name for name in names if name in known), key=lambda name: -_most(known[name]))
@@ -127,7 +127,7 @@ def _plain(value: Any) -> str:
 
 
 def _shown(count: int) -> str:
-    """Bytes for people.
+    """Bytes in readable units.
 
     >>> _shown(12_345), _shown(2_500_000_000), _shown(4_212_000_000_000_000)
     ('under 1 MB', '2.5 GB', '4,212 TB')

@@ -1,6 +1,6 @@
-"""Many workers, one run: the process group that torchrun or `launch` sets up, and what workers tell each other.
+"""Several workers in one run: the process group that torchrun or `launch` sets up, and messages between workers.
 
-Nothing here knows of models. A process that was not started as a worker is the first of one, at no cost.
+Nothing here depends on models. A process that was not started as a worker is rank 0 of one worker, at no cost.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 # A worker that does not answer for this many seconds counts as dead.
 STALLED_AFTER = 300.0
-# So long gloo may take for each message while it connects the workers.
+# How long gloo may take for each message while it connects the workers.
 CONNECT_SECONDS = 20.0
 
 
@@ -42,7 +42,7 @@ class Link:
 
 
 def rank() -> int:
-    """The number of this worker, 0 the first."""
+    """The number of this worker, from 0."""
     return group.get_rank() if group.is_initialized() else 0
 
 
@@ -52,18 +52,18 @@ def count() -> int:
 
 
 def first() -> bool:
-    """Whether this worker is the one that writes files and speaks."""
+    """Whether this is rank 0, which writes files and prints."""
     return rank() == 0
 
 
 def restarted() -> bool:
-    """Whether the launcher started the workers again after one was lost: the run goes on from its checkpoint."""
+    """Whether the launcher restarted the workers after one was lost: the run resumes from its checkpoint."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0
 
 
 @contextmanager
 def joined(stalled_after: float = STALLED_AFTER) -> Iterator[None]:
-    """Within, this process is one of the workers that the environment names; alone where it names none."""
+    """Within, this process is one of the workers that the environment describes, or alone where it describes none."""
     if "WORLD_SIZE" not in os.environ or group.is_initialized():
         yield
         return
@@ -84,10 +84,10 @@ def joined(stalled_after: float = STALLED_AFTER) -> Iterator[None]:
 
 
 def _connect(backend: str, patience: timedelta) -> None:
-    """Brings the process group up."""
+    """Starts the process group."""
     store, own, workers = next(iter(rendezvous("env://", timeout=patience)))
     clean = PrefixStore(_agreed_name(store, own, workers, patience), store)
-    # All are there now. A connection that is not made is soon noticed, at five times gloo's timeout.
+    # All workers are there now. A connection that fails is noticed after five times gloo's timeout, so it is short.
     short = min(patience, timedelta(seconds=CONNECT_SECONDS))
     group.init_process_group(backend, store=clean, rank=own, world_size=workers, timeout=short)
     group.distributed_c10d._set_pg_timeout(patience)
@@ -95,10 +95,10 @@ def _connect(backend: str, patience: timedelta) -> None:
 
 
 def _agreed_name(store: Any, own: int, workers: int, patience: timedelta) -> str:
-    """A name that the living workers agree on, and no dead one ever knew.
+    """A name that the living workers agree on and that no dead worker knew.
 
-    Torch's store outlives a restart, with the addresses of dead workers in it: a process that reads one waits for ever.
-    So each worker asks with a word that is new, and the first answers every word that it finds until all have heard it.
+    Torch's store outlives a restart and keeps the addresses of dead workers: a process that reads one waits for ever.
+    So each worker asks with a new random word, and rank 0 answers every word it finds until all workers have heard it.
     """
     word, end = uuid.uuid4().hex, time.monotonic() + patience.total_seconds()
     others = range(1, workers)
@@ -123,7 +123,7 @@ def _agreed_name(store: Any, own: int, workers: int, patience: timedelta) -> str
 
 @contextmanager
 def _others_alive(stalled_after: float) -> Iterator[None]:
-    """What torch says when another worker does not answer, as one line."""
+    """Turns torch's errors about a worker that does not answer into one line."""
     try:
         yield
     except group.DistError as error:
@@ -145,8 +145,8 @@ def launch(
 ) -> T:
     """Calls work(*arguments) in `workers` processes of torch's elastic launcher; returns what rank 0 returns.
 
-    A user's mistake in a worker is raised here, once. When a worker dies all are started again, up to `restarts` times.
-    Workers are forked off a process that has imported `preload` and nothing else, so that a new start takes no time.
+    A user's mistake in a worker is raised here, once. When a worker dies, all are restarted, up to `restarts` times.
+    Workers are forked from a process that has imported only `preload`, so that a restart takes no time.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -183,7 +183,7 @@ def launch(
 
 @contextmanager
 def _signals_kept() -> Iterator[None]:
-    """The launcher takes signals over and does not give them back."""
+    """Restores the signal handlers, which the launcher replaces and does not restore."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -205,7 +205,7 @@ def _dead(error: Any, restarts: int) -> str:
 
 
 def _mistakes_returned(work: Callable[..., T], arguments: tuple[Any, ...]) -> T | FieldwiseError:
-    """A mistake is the same in every try: as a result it reaches the user at once, and nothing is started again."""
+    """Returns a user's mistake instead of raising it: a restart would not help, and so the user sees it at once."""
     try:
         return work(*arguments)
     except FieldwiseError as error:
@@ -213,7 +213,7 @@ def _mistakes_returned(work: Callable[..., T], arguments: tuple[Any, ...]) -> T 
 
 
 def from_first(action: Callable[[], T]) -> T:
-    """What the first worker's action returns, or the user's mistake that it raises, on every worker."""
+    """Runs the action on rank 0; every worker returns its result, or raises the user's mistake that it raised."""
     if count() == 1:
         return action()
     told: list[Any] = [None]
@@ -230,18 +230,18 @@ def from_first(action: Callable[[], T]) -> T:
 
 
 def beside() -> Any:
-    """A second group of the same workers, for a thread whose messages must not meet those of training."""
+    """A second group of the same workers, for a thread whose messages must not mix with those of training."""
     return group.new_group(backend="gloo", timeout=Link.patience)
 
 
 def wait() -> None:
-    """Goes on when every worker has come here."""
+    """Waits until every worker has come here."""
     if count() > 1:
         group.barrier()
 
 
 def anyone(says: bool) -> bool:
-    """Whether any worker says so; the same answer for all, whose clocks differ."""
+    """Whether any worker says so: the same answer on all workers."""
     return bool(summed(torch.tensor(int(says)))) if count() > 1 else says
 
 
@@ -252,7 +252,7 @@ def summed(values: Tensor) -> Tensor:
 
 
 def gathered(values: Tensor, sizes: list[int]) -> Tensor:
-    """The workers' tensors (n_r, ...) one behind the other, in the order of workers; sizes are all n_r."""
+    """The workers' tensors (n_r, ...) concatenated in the order of ranks; `sizes` are all n_r."""
     most = max(sizes)
     padded = values.new_zeros(most, *values.shape[1:])
     padded[: len(values)] = values
@@ -262,7 +262,7 @@ def gathered(values: Tensor, sizes: list[int]) -> Tensor:
 
 
 def counts(values: Tensor) -> list[list[int]]:
-    """The workers' whole numbers (n,): a list of n for each worker."""
+    """The workers' integers (n,): a list of n for each worker."""
     found = [torch.empty_like(values) for _ in range(count())]
     group.all_gather(found, values)
     return [each.tolist() for each in found]
@@ -271,9 +271,9 @@ def counts(values: Tensor) -> list[list[int]]:
 def score_together(
     model: Scorer, ids: NDArray[np.int32] | Tensor, precision: str = "float32"
 ) -> NDArray[np.floating[Any]]:
-    """Logits of all rows on every worker, each having scored its share: metrics are those of all rows, exactly.
+    """Logits of all rows on every worker, each of which scores its share: metrics are exactly those of all rows.
 
-    All workers score as often, as it may take all of them to score: where rows do not go round, the last come again.
+    Scoring may take all workers, so all score equally many rows: a worker that has one fewer scores the last row again.
     """
     workers = count()
     if workers == 1 or not len(ids):

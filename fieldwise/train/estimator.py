@@ -1,4 +1,4 @@
-"""The scikit-learn face of the same path: prepare, train, predict, in memory and a temporary folder."""
+"""A scikit-learn classifier over prepare, train and predict, in memory and a temporary folder."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A model as a scikit-learn classifier.
 
     model: a name of `fieldwise models`; settings: overrides as on the command line, such as
-    {"train.lr": 3e-4, "model.dim": 20}; schema: a Schema or the path of a schema.toml, inferred without one;
-    valid_share: how much of the rows is held out for early stopping where fit gets no eval_set.
+    {"train.lr": 3e-4, "model.dim": 20}; schema: a Schema or the path of a schema.toml, else inferred;
+    valid_share: the share of rows held out for early stopping where fit gets no eval_set.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _codes(self, y: NDArray[Any]) -> NDArray[np.intp]:
-        """0 and 1 for the two classes of the training rows, in an eval_set that has both."""
+        """The labels of an eval_set as 0 and 1; it must have both classes of the training rows."""
         found, classes = np.unique(y), self.classes_
         if len(found) != 2 or not np.isin(found, classes).all():
             ours, theirs = (", ".join(map(str, own)) for own in (classes, found[:5]))
@@ -87,7 +87,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.searchsorted(classes, y)
 
     def _keep(self, folder: Path) -> None:
-        """The bundle lives in memory as its files, so that copies and pickles of the estimator carry it."""
+        """Keeps the files of the bundle in memory, so that copies and pickles of the estimator carry them."""
         names = [path for path in folder.rglob("*") if path.is_file()]
         self.bundle_ = {path.relative_to(folder).as_posix(): path.read_bytes() for path in names}
         self.__dict__.pop("_predictor", None)
@@ -113,7 +113,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.column_stack([1 - positive, positive])
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The likelier class of each row."""
+        """The more probable class of each row."""
         likelier = (self.predict_proba(X)[:, 1] > 0.5).astype(int)
         return np.asarray(np.asarray(self.classes_)[likelier])
 
@@ -139,7 +139,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def _label_name(columns: list[str], y: Any) -> str:
-    """The name of the response: y's own where it has one, and none of X's."""
+    """A name for the response that no column of X has: y's own if possible."""
     candidates = [str(getattr(y, "name", None) or "label"), "label", "__label_of_fit__"]
     return next(name for name in candidates if name not in columns)
 
@@ -155,7 +155,7 @@ def _labelled(rows: Any, codes: NDArray[Any], label: str, weights: Any) -> pa.Ta
 
 
 def _held_out(codes: NDArray[Any], share: float, seed: int) -> NDArray[np.bool_]:
-    """Which rows to stop early by: the same share of both classes, so that even few rows have both."""
+    """Which rows are held out for early stopping: the same share of both classes, so that few rows have both, too."""
     if not 0 < share < 1:
         raise ConfigError(f"valid_share takes a share above 0 and below 1, found {share}")
     random, held = stream(seed, SPLIT), np.zeros(len(codes), dtype=bool)

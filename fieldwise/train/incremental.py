@@ -1,8 +1,8 @@
-"""Going on with a trained network on new rows: its weights and optimiser state, in tables that have grown.
+"""Continuing a trained network on new rows: its weights and optimiser state move into tables that have grown.
 
-Tables hold the rows of all fields one after the other, so that a field that grows moves those behind it: rows are
-found by field and id. The row of a new id starts as the field's `other`, which the value was until now, so that
-growing by itself changes no prediction (of a set: as long as it holds one value without an id).
+Tables hold the rows of all fields one after the other, so a field that grows shifts those behind it: rows are found by
+field and id. The row of a new id starts as a copy of the field's `other`, which stood for that value until now, so that
+growing alone changes no prediction (of a set: as long as it holds one value without an id).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fieldwise.nn.model import Model
 
 
 def settings_of(path: Path) -> dict[str, Any]:
-    """The settings of a run or bundle to go on with, as `load_config` starts from them."""
+    """The settings of a run or bundle to continue from, in the form that `load_config` takes."""
     file = bundle.locate(path) / "config.toml"
     try:
         values = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -35,7 +35,7 @@ def settings_of(path: Path) -> dict[str, Any]:
 
 
 def load_origin(config: Config) -> Bundle:
-    """The trained network that a config goes on from; the model cannot become another one on the way."""
+    """The trained network that a config continues from; its model and options cannot change."""
     path = Path(config.train.continue_from)
     if config.train.init_from:
         raise ConfigError("--continue-from keeps all weights and --init-from replaces some; leave one out")
@@ -54,7 +54,7 @@ def load_origin(config: Config) -> Bundle:
 
 
 def check_same_ids(encoder: Encoder, origin: Bundle) -> None:
-    """Every id of the origin must mean the same in the new data; there may be more."""
+    """Refuses new data in which an id of the origin means another value; there may be more ids."""
     way_out = f"prepare the new rows with `fieldwise prepare ... --continue-from {origin.path}`"
     ours, theirs = (one.names for one in (encoder, origin.own_encoder))
     if ours != theirs:
@@ -70,10 +70,10 @@ def check_same_ids(encoder: Encoder, origin: Bundle) -> None:
 
 @torch.no_grad()
 def take_weights(model: Model, layout: Layout, origin: Model) -> dict[Tensor, Tensor]:
-    """Gives the model the origin's weights; returns for each table (N, D) the row that each row was, -1 for none.
+    """Copies the origin's weights to the model; returns for each table (N, D) the old row of each row, -1 for none.
 
-    A table over the fields grows by field and id; all else must have the shape it had. So a model with rows of
-    another kind, such as pairs of values, is refused when its fields have grown.
+    Tables over the fields may have grown; everything else must have kept its shape. So a model whose rows are of
+    another kind, such as pairs of values, is refused when fields have grown.
     """
     before = origin.state_dict()
     found: dict[Tensor, Tensor] = {}
@@ -95,7 +95,7 @@ def take_weights(model: Model, layout: Layout, origin: Model) -> dict[Tensor, Te
 
 
 def _old_rows(layout: Layout, before: Layout) -> tuple[Tensor, Tensor]:
-    """For each row of a grown table (N,): the row it was, -1 for none, and the row it starts as."""
+    """For each row of a grown table (N,): its old row, -1 for none, and the old row it starts as a copy of."""
     was, start = [], []
     for size, known, offset in zip(layout.sizes, before.sizes, before.offsets, strict=True):
         ids = torch.arange(size)

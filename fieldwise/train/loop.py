@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
@@ -44,6 +43,7 @@ from fieldwise.train.sharded.placement import tables_of
 from fieldwise.train.sharded.sharded_model import Cut, refuse
 from fieldwise.train.sharded.sharded_model import build as cut_model
 from fieldwise.train.sharded.store import CutStore
+from fieldwise.train.state import Plan, Stopwatch
 from fieldwise.train.steps import make_step, optimizer_of, tables, ways_taken
 
 # How often an epoch's loss is logged and shown.
@@ -59,7 +59,7 @@ def train(
 ) -> dict[str, Any]:
     """Trains on a prepared folder and returns the run's report; with `resume`, goes on where a run was killed.
 
-    Of several workers the first alone writes, looks at the test rows and has a report; the others' is empty.
+    Of several workers, rank 0 alone writes, reads the test rows and returns a report; the others return an empty one.
     """
     resume = resume or distributed.restarted()
     with start(config, Dataset.open(data), out, resume) as run:
@@ -71,8 +71,8 @@ def train(
 
 
 def start(config: Config, dataset: Dataset, out: Path, resume: bool = False) -> Run:
-    """The run that a config means, its folder claimed until it is closed: `fit` trains it on training and validation
-    rows alone, and `finish` looks at the test rows too."""
+    """The run that a config describes; it holds its folder until it is closed. `fit` reads training and validation rows
+    alone, and `finish` reads the test rows too."""
     check_parts(dataset)
     origin = load_origin(config) if config.train.continue_from else None
     if origin is not None:
@@ -105,7 +105,7 @@ def _check_memory(config: Config, dataset: Dataset, cuts: bool) -> None:
     """Refuses a network that does not fit, before anything is allocated."""
     rows, device = dataset.parts["train"].rows, device_of(config.device)
     config = settled(config, rows)
-    # A GPU's scores take fewer rows at a time where they must.
+    # On a GPU, scoring takes fewer rows at a time where memory is short.
     scored = min(SCORE_ROWS, dataset.parts["valid"].rows) if device.type == "cpu" else 0
     found = capacity.need(config, lambda: _network(config, dataset), min(config.train.batch_size, rows), scored)
     capacity.check(config, found, dataset.layout.fields, device, cuts)
@@ -124,12 +124,12 @@ def resolve(config: Config) -> Config:
 
 
 def batch_size(settings: TrainSettings, rows: int) -> int:
-    """batch_size 0 becomes a 200th of the rows: small data need steps, large data speed."""
+    """The batch size; 0 means a 200th of the rows: small data need steps, large data speed."""
     return settings.batch_size or min(2000, max(50, round(rows / 200)))
 
 
 def average(settings: TrainSettings, rows: int) -> float:
-    """average -1 becomes one epoch for small data: their last steps jump about, and an epoch of them is soon seen."""
+    """The epochs to average over; -1 means one epoch for small data, whose last steps are noisy, and none for large."""
     if settings.average >= 0:
         return settings.average
     return 1.0 if not settings.batch_size and rows < SMALL_ROWS else 0.0
@@ -158,7 +158,7 @@ def settled(config: Config, rows: int, deep: bool = True) -> Config:
 
 
 class Network(Run):
-    """Steps of batches, an evaluation now and then, checkpoints to go on from."""
+    """Trains a network in steps, with evaluations and checkpoints in between."""
 
     model: Model
 
@@ -190,114 +190,101 @@ class Network(Run):
             raise
 
     def _take_up(self, resume: bool) -> None:
-        """Makes what a checkpoint is read into, and goes on from there if one is to be read."""
+        """Makes the average and the store, and resumes from the newest checkpoint if asked to."""
         epochs = self.settings.average
         moved = self.cut.live if self.cut else averaged(self.model)
         self.average = Average(moved, epochs, self.steps) if epochs else None
         self.store = self._store()
-        self.at["losses"] = []  # of the steps since the last line of the log
         if resume and not self.finished:
-            self.at |= self.store.load() or {}
+            self.state = self.store.load() or self.state
         self._trim_log()
 
     def fit(self, progress: Progress) -> None:
         """Epochs of steps, an evaluation after each, until validation log loss stops falling."""
-        settings = self.settings
-        progress.start(self.part.rows, settings.epochs, self.at["step"] // self.steps * self.part.rows)
-        if self.origin is not None and math.isinf(self.at["best_loss"]):
-            self._evaluate_origin(progress)
-        evaluate_every = max(1, self.steps // settings.evaluations)
-        log_every = max(1, self.steps // LOGS_PER_EPOCH)
-        if self.at["step"] == 0 and self.cut is None:
-            self._log_ways()
-        began = saved = time.monotonic()
-        unseen = 0  # rows that `progress` has not heard of
+        state, plan = self.state, Plan(self.settings, self.steps, distributed.anyone if self.cut else bool)
+        progress.start(self.part.rows, self.settings.epochs, state.step // self.steps * self.part.rows)
+        self._log_start(progress)
         self.model.train()
-        while self.at["step"] < settings.epochs * self.steps and not self.at["stopped"]:
-            epoch, start = divmod(self.at["step"], self.steps)
+        watch, unseen = Stopwatch(), 0  # rows that `progress` has not heard of
+        while not self._ended():
+            epoch, start = divmod(state.step, self.steps)
             for batch in self.step.batches(self.part, epoch, start):
-                losses = self.step.run(batch, self.at["step"])
-                self.at["step"] += 1
+                losses = self.step.run(batch, state.step)
+                state.step += 1
                 unseen += batch.rows
                 if self.average:
-                    self.average.follow(self.at["step"])
-                within = self.at["step"] - epoch * self.steps
-                logs = within % log_every == 0 or within == self.steps
-                evaluates = within == self.steps or (
-                    within % evaluate_every == 0 and within + evaluate_every <= self.steps
-                )
-                saves = self._saves(time.monotonic() - saved)
-                if logs or evaluates or saves:
+                    self.average.follow(state.step)
+                due = plan.after(state.step)
+                if any(due):
                     losses += self.step.flush()
                 if losses:
-                    self.at["losses"] += losses
+                    state.losses += losses
                     progress.step(unseen, losses[-1], epoch + 1)
                     unseen = 0
-                if logs:
-                    self._log_loss(epoch + 1, time.monotonic() - began)
-                if evaluates:
-                    self.at["seconds"] += time.monotonic() - began
+                state.seconds += watch.lap()
+                if due.log:
+                    self._log_loss(epoch + 1)
+                if due.evaluate:
                     progress.evaluated(self._evaluate(epoch + 1))
-                    began = time.monotonic()
-                    self.store.save(self.at)
-                    saved = began
-                    if self.at["stopped"]:
-                        break
-                elif saves:
-                    self.at["seconds"] += time.monotonic() - began
-                    self.store.save(self.at)
-                    began = saved = time.monotonic()
+                if due.save:
+                    self.store.save(state)
+                    plan.saved()
+                    watch.lap()  # evaluations and checkpoints are not training time
+                if self._ended():
+                    break
+
+    def _ended(self) -> bool:
+        return self.state.stopped or self.state.step >= self.settings.epochs * self.steps
+
+    def _log_start(self, progress: Progress) -> None:
+        """Logs what is known before the first step: the origin's metrics, the ways of the parts."""
+        if self.origin is not None and math.isinf(self.state.best_loss):
+            self._evaluate_origin(progress)
+        if self.state.step == 0 and self.cut is None:
+            self._log_ways()
 
     def _log_ways(self) -> None:
-        """Which step, and which way of each part, this run takes: the place to look when a run is slow."""
+        """Logs which step and which implementation of each part this run takes: look here when a run is slow."""
         ids = self.part.ids[: self.settings.batch_size]
         self._log({"event": "ways", **ways_taken(self.model, self.config, ids)})
 
     def _evaluate_origin(self, progress: Progress) -> None:
-        """The weights that a run goes on from are the first that the others must be better than."""
+        """Evaluates the weights that the run continues from: later ones must be better."""
         self._log({"event": "continued", "from": self.settings.continue_from, "note": self.note})
         if self.note:
             progress.say(self.note)
         progress.evaluated(self._evaluate(0))
-        self.store.save(self.at)
+        self.store.save(self.state)
 
     def _evaluate(self, epoch: int) -> dict[str, Any]:
-        """Validation metrics; the best weights so far go to disk, and patience runs out. Averaged, if so set."""
+        """Validation metrics, of the averaged weights where there is an average; keeps the best weights so far."""
         with self.average.in_place() if self.average else nullcontext():
             return self._judge(epoch)
 
     @cached_property
     def valid_ids(self) -> Any:
-        """The validation rows' ids, where the model is."""
+        """The ids of the validation rows, on the model's device."""
         return placed(self.model, self.valid.ids) if distributed.count() == 1 else self.valid.ids
 
     def _judge(self, epoch: int) -> dict[str, Any]:
         logits = distributed.score_together(self.model, self.valid_ids, self.settings.precision)
         found = distributed.from_first(lambda: self._measured(logits))
-        better = found["log_loss"] < self.at["best_loss"]
+        better = self.state.take_best(found["log_loss"])
         if better:
-            self.at.update(best_loss=found["log_loss"], best_step=self.at["step"], bad=0)
             self.store.keep_best()
-        else:
-            self.at["bad"] += 1
-            self.at["stopped"] = self.at["bad"] > self.settings.patience
+        self.state.stopped = self.state.bad > self.settings.patience
         record = {"event": "valid", "epoch": epoch, **found, **self._place(), "best": better}
         self._log(record)
         return record
 
-    def _log_loss(self, epoch: int, seconds: float) -> None:
-        place, loss = self._place(), float(np.mean(self.at["losses"]))
-        speed = place["rows"] / max(self.at["seconds"] + seconds, 1e-9)
+    def _log_loss(self, epoch: int) -> None:
+        place, loss = self._place(), float(np.mean(self.state.losses))
+        speed = place["rows"] / max(self.state.seconds, 1e-9)
         self._log({"event": "train", "epoch": epoch, **place, "loss": loss, "rows_per_s": speed})
-        self.at["losses"] = []
-
-    def _saves(self, seconds: float) -> bool:
-        """Whether a checkpoint is due that long after the last. Where each worker writes its part, all must agree."""
-        due = seconds > 60 * self.settings.checkpoint_minutes
-        return distributed.anyone(due) if self.together else due
+        self.state.losses = []
 
     def _store(self) -> checkpoint.Store:
-        """Where the run is kept: by the first worker, or by each its rows."""
+        """Where checkpoints go: rank 0 saves everything, or each rank its shard."""
         average, keep = self.average.values if self.average else {}, self.settings.checkpoints
         if self.cut:
             return CutStore(self.out, self.cut, self.optimizer, average, keep)
@@ -323,14 +310,14 @@ class Network(Run):
         return self.store.whole
 
     def _take_best(self) -> None:
-        self.store.take_best(self.at["best_step"])
+        self.store.take_best(self.state.best_step)
 
     def _tidy(self) -> None:
-        self.store.tidy(self.at["best_step"])
+        self.store.tidy(self.state.best_step)
 
 
 def _start(model: Model, settings: TrainSettings, dataset: Dataset) -> None:
-    """Starting values that are a matter of training: the tables', the bias at the base rate, a trained FM's."""
+    """Sets the starting values that training decides: of the tables, the bias at the base rate, from a trained FM."""
     part = dataset.parts["train"]
     for table in tables(model):
         table.start(settings.init, settings.init_scale)
@@ -343,7 +330,7 @@ def _start(model: Model, settings: TrainSettings, dataset: Dataset) -> None:
 
 
 def _go_on(model: Model, optimizer: RowOptimizer, config: Config, dataset: Dataset, origin: bundle.Bundle) -> str:
-    """Takes weights and optimiser state of a trained run; returns why the state could not be taken, if so."""
+    """Takes weights and optimiser state of a trained run; returns why it could not take the state, else nothing."""
     encoder = Encoder.load(dataset.path / "encoder", dataset.schema)
     check_same_ids(encoder, origin)
     assert isinstance(origin.model, Model)
@@ -359,7 +346,7 @@ def _go_on(model: Model, optimizer: RowOptimizer, config: Config, dataset: Datas
 
 
 def _shift_bias(model: Model, shift: float) -> None:
-    """Where another share of the negatives is kept than before, all logits are off by the same."""
+    """Adds to the bias what all logits are off by where the new data keep another share of the negatives."""
     if not shift:
         return
     if model.bias is None:

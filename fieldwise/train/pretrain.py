@@ -14,10 +14,10 @@ from fieldwise.nn.model import Model
 
 @torch.no_grad()
 def start_from(model: Model, encoder: Encoder, source: Bundle) -> list[str]:
-    """Copies what the source and the model both have, field by field: v; w; b. Returns what was copied.
+    """Copies what the source and the model both have, field by field: v, w, b. Returns what it copied.
 
-    FNN takes v, AFM takes v, w and b. Fields are matched by name and must have the same vocabulary: rows mean
-    nothing elsewhere.
+    FNN takes v, AFM takes v, w and b. Fields are matched by name and must have the same vocabulary, or rows would
+    mean other values.
     """
     if not isinstance(source.model, Model) or not isinstance(source.model.embedding, Embedding):
         raise ConfigError(f"--init-from needs a run with embeddings, such as fm, found {source.config.model}")
@@ -36,7 +36,7 @@ def start_from(model: Model, encoder: Encoder, source: Bundle) -> list[str]:
 
 
 def _same_fields(encoder: Encoder, source: Encoder) -> list[int]:
-    """The place of each of our fields in the source."""
+    """The position of each of our fields in the source."""
     places = {code.field.name: place for place, code in enumerate(source.codes)}
     for code in encoder.codes:
         name = code.field.name

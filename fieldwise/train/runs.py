@@ -1,4 +1,4 @@
-"""A run folder: claimed once, logged to, and finished with a bundle, whatever is trained in it."""
+"""A run folder: a run claims it, logs to it and finishes it with a bundle, whatever it trains."""
 
 from __future__ import annotations
 
@@ -26,20 +26,21 @@ from fieldwise.data.dataset import Dataset, Part
 from fieldwise.evaluation import metrics
 from fieldwise.evaluation.pair_strength import pair_strength, strongest
 from fieldwise.train import distributed
+from fieldwise.train.state import State
 
-# Says why a run cannot go on: another may take its folder.
+# The file that says why a run cannot go on: another run may take its folder.
 FAILED = "FAILED"
-# What an unfinished run has in its folder.
+# What an unfinished run may have in its folder.
 UNFINISHED = {FAILED, "identity.json", "config.toml", "log.jsonl", "checkpoint", "best.safetensors"}
-# Fields whose pairs are all measured; and how many are where there are more, because pairs grow with their square.
+# Up to how many fields all pairs are measured; and of how many where there are more, as pairs grow with their square.
 MOST_PAIRED, PAIRED = 200, 20
 
 
 class Run(ABC):
-    """One training run: the parts, where it stands, and what it leaves. A step of trees is a round.
+    """One training run: its data, its state and its folder.
 
-    Its folder is this process's alone (of several workers, the first's) from here until `close`, which the end of a
-    `with` is. A TrainingError within leaves the folder to any other run.
+    This process (of several workers, rank 0) holds the folder until `close`, which the end of a `with` calls. After a
+    TrainingError any other run may take the folder.
     """
 
     model: Trained
@@ -50,27 +51,19 @@ class Run(ABC):
         self.dataset, self.out = dataset, out
         self.part, self.valid = dataset.parts["train"], dataset.parts["valid"]
         self.config, self.settings = config, config.train
-        # Held-out parts have all of their negatives; a model trained on a share r of them is ln r too high there.
+        # Held-out parts keep all negatives; the logits of a model trained on a share r of them are ln r too high there.
         self.offset = math.log(dataset.negatives_kept)
-        self.at: dict[str, Any] = {
-            "step": 0,
-            "best_loss": math.inf,
-            "best_step": 0,
-            "bad": 0,
-            "seconds": 0.0,
-            "log_bytes": 0,
-            "stopped": False,
-        }
+        self.state = State()
         self.finished = distributed.from_first(lambda: self._claim(resume))
 
     @property
     def together(self) -> bool:
-        """Whether it takes all workers to score a row."""
+        """Whether scoring a row takes all workers."""
         return False
 
     @property
     def size(self) -> int:
-        """How many numbers the model learns."""
+        """How many parameters the model has."""
         return self.model.size
 
     @abstractmethod
@@ -86,7 +79,7 @@ class Run(ABC):
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        # On a full disk there is no mark either: the error that comes from there says so itself.
+        # On a full disk the mark cannot be written either: the error itself says so.
         with suppress(OSError, FieldwiseError):
             if isinstance(error, TrainingError) and distributed.first():
                 with whole_file(self.out / FAILED) as file:
@@ -97,12 +90,12 @@ class Run(ABC):
             raise BundleError(f"{found} ({self.dataset.path})") from error
 
     def close(self) -> None:
-        """Lets the folder go."""
+        """Releases the folder."""
         if self.hold is not None:
             self.hold.release()
 
     def _claim(self, resume: bool) -> bool:
-        """Takes the folder: a new one, or the same run's; never another's. Returns whether that run is finished."""
+        """Claims a new folder, or that of the same run, never another's; returns whether that run has finished."""
         if self.out.exists() and not self.out.is_dir():
             raise TrainingError(f"--out takes a folder, found a file; choose another name ({self.out})")
         self.out.mkdir(parents=True, exist_ok=True)
@@ -119,7 +112,7 @@ class Run(ABC):
         identity = {"data": self.dataset.fingerprint, "config": self.config.to_toml()}
         known = self.out / "identity.json"
         other = _other(known, identity) if known.exists() else ""
-        # A kill while the first file was written leaves its hidden work file.
+        # A kill while the first file is being written leaves a hidden work file.
         there = {path.name for path in self.out.iterdir() if not path.name.startswith(".")}
         if FAILED in there and there <= UNFINISHED and (other or not resume):
             _empty(self.out)
@@ -134,7 +127,7 @@ class Run(ABC):
             return (self.out / "DONE").exists()
         elif there:
             raise TrainingError(f"{self.out} already holds something; go on with --resume, or choose another --out")
-        # The identity first: from then on --resume knows the folder, whatever else is there.
+        # The identity comes first: from then on --resume knows the folder, whatever else is in it.
         with whole_file(known) as file:
             file.write_text(json.dumps(identity), encoding="utf-8")
         with whole_file(self.out / "config.toml") as file:
@@ -142,13 +135,13 @@ class Run(ABC):
         return False
 
     def _place(self) -> dict[str, int]:
-        epochs, within = divmod(self.at["step"], self.steps)
+        epochs, within = divmod(self.state.step, self.steps)
         rows = epochs * self.part.rows + within * self.settings.batch_size
-        return {"step": self.at["step"], "rows": rows}
+        return {"step": self.state.step, "rows": rows}
 
     def _measured(self, logits: NDArray[np.floating[Any]]) -> dict[str, Any]:
         if np.isnan(logits).any():
-            raise TrainingError(f"scores of validation rows are nan at step {self.at['step']}; lower {self.rate}")
+            raise TrainingError(f"scores of validation rows are nan at step {self.state.step}; lower {self.rate}")
         found = metrics.evaluate(self.valid.labels, metrics.sigmoid(logits + self.offset), self.valid.weights)
         found.pop("reliability")
         return found
@@ -159,19 +152,19 @@ class Run(ABC):
         line = json.dumps(record) + "\n"
         with (self.out / "log.jsonl").open("a", encoding="utf-8") as file:
             file.write(line)
-        self.at["log_bytes"] += len(line.encode())
+        self.state.log_bytes += len(line.encode())
 
     def _trim_log(self) -> None:
         """Drops what was logged after the checkpoint: those steps will be done, and logged, again."""
         path = self.out / "log.jsonl"
         if distributed.first() and path.exists() and not self.finished:
             with path.open("r+b") as file:
-                file.truncate(self.at["log_bytes"])
+                file.truncate(self.state.log_bytes)
 
     def finish(self) -> dict[str, Any]:
-        """Best weights, calibration on validation rows, metrics of all held-out parts, bundle, report, DONE.
+        """Restores the best weights, calibrates them on validation rows, measures them; writes bundle, report, DONE.
 
-        The first worker does it, with the help of the others where it takes them to score; their report is empty.
+        Rank 0 does it, and the others help to score where that takes all of them; their report is empty.
         """
         if not (distributed.first() or self.together):
             return {}
@@ -181,7 +174,7 @@ class Run(ABC):
         return self._leave(logits, strength) if distributed.first() else {}
 
     def _leave(self, logits: dict[str, NDArray[np.floating[Any]]], strength: dict[str, Any] | None) -> dict[str, Any]:
-        """Writes all that a finished run leaves; returns its report."""
+        """Writes the files of a finished run; returns its report."""
         valid = self.valid
         fitted = calibration.fit(self.settings.calibration, valid.labels, logits["valid"], valid.weights, self.offset)
         report = self._facts() | {"calibration": fitted.kind}
@@ -206,34 +199,34 @@ class Run(ABC):
 
     @property
     def _whole(self) -> Saved:
-        """What the bundle has of the model."""
+        """The model as the bundle saves it."""
         return self.model
 
     def _facts(self) -> dict[str, Any]:
-        """What the report says of the run beside its metrics."""
+        """The report without its metrics."""
         return {
             "model": self.config.model,
             "parameters": self.size,
-            "rows_per_s": self._place()["rows"] / max(self.at["seconds"], 1e-9),
-            "seconds": self.at["seconds"],
-            "epochs": -(-self.at["step"] // self.steps),
-            "best_epoch": -(-self.at["best_step"] // self.steps),
+            "rows_per_s": self._place()["rows"] / max(self.state.seconds, 1e-9),
+            "seconds": self.state.seconds,
+            "epochs": -(-self.state.step // self.steps),
+            "best_epoch": -(-self.state.best_step // self.steps),
             "seed": self.config.seed,
             "data": str(self.dataset.path),
             "warnings": self._warnings(),
         }
 
     def _warnings(self) -> list[str]:
-        """A run that is no better than the rows' own rate, before calibration makes it look so, has learnt nothing."""
+        """Warns of a run that has learnt nothing: before calibration it is no better than the base rate."""
         base = metrics.base_loss(self.valid.labels, self.valid.weights)
-        if not self.rate or self.at["best_loss"] < base:
+        if not self.rate or self.state.best_loss < base:
             return []
-        found = f"{self.at['best_loss']:.5f} at its best, no better than the {base:.5f} of the base rate alone"
+        found = f"{self.state.best_loss:.5f} at its best, no better than the {base:.5f} of the base rate alone"
         way_out = f"lower {self.rate}, or raise it where the loss hardly moved; else these rows teach it nothing"
         return [f"validation log loss is {found}; {way_out}"]
 
     def _sources(self) -> dict[str, Path]:
-        """What the bundle takes over from elsewhere, by its name there."""
+        """Files and folders that the bundle copies, by their names in it."""
         return {name: self.dataset.path / name for name in ("schema.toml", "encoder")}
 
     def _tidy(self) -> None:  # noqa: B027
@@ -241,10 +234,10 @@ class Run(ABC):
 
     @abstractmethod
     def _take_best(self) -> None:
-        """Puts the model back to where validation log loss was least."""
+        """Restores the weights of the least validation log loss."""
 
     def _pair_strength(self, valid: Part) -> dict[str, Any]:
-        """The strength of all pairs of fields; of too many fields, of the pairs of the strongest ones."""
+        """The strength of all pairs of fields, or of the strongest fields where there are too many."""
         layout, names = self.dataset.layout, self.dataset.names
         if layout.fields <= MOST_PAIRED:
             strength = pair_strength(self._score, valid.ids, layout, rows=128)
@@ -255,11 +248,7 @@ class Run(ABC):
 
 
 def check_parts(dataset: Dataset) -> None:
-    """Refuses data that no model can be trained on: without validation rows, or with a part of one class alone.
-
-    Trees, and networks that go on with new rows, need both classes like all others: there would be nothing to tell
-    apart, to stop by or to calibrate with.
-    """
+    """Refuses data that no model can learn from: without validation rows, or with a part of one class alone."""
     if "valid" not in dataset.parts:
         raise BundleError(f"training needs a validation part to stop in time; prepare with --split ({dataset.path})")
     for name, part in dataset.parts.items():
@@ -267,7 +256,7 @@ def check_parts(dataset: Dataset) -> None:
 
 
 def check_classes(part: Part, word: str, path: Path) -> None:
-    """Refuses rows of one class; those of weight 0 do not count."""
+    """Refuses rows of one class; rows of weight 0 do not count."""
     labels = part.labels if part.weights is None else part.labels[part.weights > 0]
     if not labels.any() or labels.all():
         found = f"found {np.count_nonzero(labels):,} of {len(labels):,} positive"
@@ -276,7 +265,7 @@ def check_classes(part: Part, word: str, path: Path) -> None:
 
 
 def _other(known: Path, identity: dict[str, str]) -> str:
-    """What tells this run from that of the folder: its data, its settings; nothing if it is the same."""
+    """What differs between this run and the folder's: 'data' or 'settings'; '' if it is the same run."""
     try:
         before = json.loads(known.read_text(encoding="utf-8"))
         if before["data"] != identity["data"]:
@@ -287,7 +276,7 @@ def _other(known: Path, identity: dict[str, str]) -> str:
 
 
 def _empty(folder: Path) -> None:
-    """Removes what an unfinished run left; the mark that it may be removed goes last."""
+    """Removes what an unfinished run left; the mark that allows it goes last."""
     for name in sorted(UNFINISHED - {FAILED}):
         path = folder / name
         if path.is_dir():
@@ -298,7 +287,7 @@ def _empty(folder: Path) -> None:
 
 
 def _settings(text: str) -> Config | None:
-    """A config from its TOML, where settings that are younger than the text have their defaults; None for another's."""
+    """A config from its TOML; settings that the text lacks have their defaults. None if it is no config of ours."""
     try:
         return config_from(tomllib.loads(text), "the run's settings")
     except ConfigError:

@@ -26,6 +26,7 @@ from fieldwise.experiments.tune import Search, tune
 from fieldwise.reporting import console
 from fieldwise.reporting.console import TuningBar
 from fieldwise.train.loop import train
+from fieldwise.train.state import State
 
 FAST = {"model.name": "fm", "train.epochs": 2, "train.batch_size": 100}
 HELD = list(FAST)[1:]
@@ -59,7 +60,7 @@ class FakeRun:
     def __init__(self, config, folder, curve):
         self.config, self.settings = config, config.train
         self.part = SimpleNamespace(rows=100)
-        self.at = {"seconds": 0.0, "best_loss": math.inf}
+        self.state = State()
         self.curve = curve
         self.number = int(folder.name) if folder.name.isdigit() else None
 
@@ -77,7 +78,7 @@ class FakeRun:
         for place in range(1, 11):
             progress.step(50, 1.0, 1)
             loss = self.curve(self.number, place, self.config)
-            self.at["best_loss"] = min(self.at["best_loss"], loss)
+            self.state.best_loss = min(self.state.best_loss, loss)
             progress.evaluated({"rows": place * 50, "log_loss": loss})
 
 

@@ -73,9 +73,9 @@ def check_steps(dims, mode):
         if fast.last is not None:
             torch.testing.assert_close(fast.last, state["last"])
     # All is ready for the next step.
-    assert all((part == 0).all() for part in (*scratch.sums, scratch.joined, scratch.counters[:3]))
-    assert (scratch.owner[:50] == -1).all()
-    assert (scratch.owner[50:] == 0).all()
+    assert all((part == 0).all() for part in (*scratch.sums, scratch.marks.joined, scratch.marks.counters[:3]))
+    assert (scratch.marks.owner[:50] == -1).all()
+    assert (scratch.marks.owner[50:] == 0).all()
     again = moved(dims, mode, steps=3)[0]
     assert all(torch.equal(one.weight, two.weight) for one, two in zip(found, again, strict=True))
 

@@ -1,4 +1,4 @@
-"""Tables that no worker holds whole: made without memory, drawn piece by piece; each worker keeps its rows."""
+"""Tables that no worker holds whole: each worker draws them piece by piece and keeps only its rows."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-# Rows that are drawn at a time. Torch draws normal numbers in blocks of 16, so a piece is a multiple of 16 rows.
+# Rows drawn at a time. Torch draws normal numbers in blocks of 16, so a piece is a multiple of 16 rows.
 PIECE_ROWS = 2**16
 DRAWS = (Tensor.normal_, Tensor.uniform_)
 
 
 class WithoutMemory(TorchFunctionMode):
-    """Within, tables of these shapes have no memory. Drawing into one moves the random numbers on, as it always does,
-    so that all else in the model starts with the values that it has on one process."""
+    """Within, tables of these shapes have no memory. Drawing into one still advances the random numbers, so that the
+    rest of the model starts with the values that it has in one process."""
 
     def __init__(self, shapes: Iterable[tuple[int, ...]]) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class WithoutMemory(TorchFunctionMode):
 
 
 class IntoOwnRows(TorchFunctionMode):
-    """Within, what is drawn into tables without memory goes to `own` (n, D), the table's rows from `first` on."""
+    """Within, drawing into a table without memory fills `own` (n, D), the table's rows from `first` on."""
 
     def __init__(self, own: Tensor, first: int) -> None:
         super().__init__()
@@ -55,9 +55,9 @@ class IntoOwnRows(TorchFunctionMode):
 
 
 def drawn(draw: Callable[..., Any], table: Tensor, *numbers: float) -> Iterator[tuple[int, Tensor]]:
-    """The random rows that one call of `draw` fills the table with, in pieces: the number of the first, the rows."""
+    """The rows that one call of `draw` would fill the table with, in pieces: the first row's number, the rows."""
     rows, dim = table.shape
-    starts = range(0, max(1, rows - PIECE_ROWS + 1), PIECE_ROWS)  # the last piece has what is left over, too
+    starts = range(0, max(1, rows - PIECE_ROWS + 1), PIECE_ROWS)  # the last piece includes the remainder
     for start in starts:
         end = rows if start == starts[-1] else start + PIECE_ROWS
         piece = torch.empty(end - start, dim, dtype=table.dtype)

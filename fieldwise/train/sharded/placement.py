@@ -1,4 +1,4 @@
-"""Where tables lie by default: whole with every worker as long as they fit."""
+"""Where tables lie by default: whole on every worker as long as they fit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fieldwise.train import capacity, distributed
 
 
 def tables_of(config: Config, make: Callable[[], Model], device: torch.device) -> str:
-    """`replicated` or `sharded`; `auto` is the first where the tables of all workers fit their machine."""
+    """`replicated` or `sharded`; `auto` is `replicated` where the tables of all workers fit into their machine."""
     chosen = config.train.tables
     if chosen != "auto" or distributed.count() == 1:
         return "replicated" if chosen == "auto" else chosen
@@ -23,7 +23,7 @@ def tables_of(config: Config, make: Callable[[], Model], device: torch.device) -
 
 
 def _needed(config: Config, make: Callable[[], Model], device: torch.device) -> int:
-    """Bytes of the models and optimisers of all workers that share a machine's memory."""
+    """Bytes of the models and optimisers of all workers on one machine."""
     beside = 1 if device.type == "cuda" else int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     numbers = capacity.counted(config, make).size
     return capacity.NUMBER * numbers * capacity.KEPT.get(config.train.optimizer, 3) * beside

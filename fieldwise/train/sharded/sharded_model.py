@@ -1,4 +1,4 @@
-"""A model whose tables are cut by rows: TorchRec holds, looks up and moves the rows, each worker its own."""
+"""A model whose tables are cut by rows: on each worker, TorchRec holds, looks up and moves the worker's own rows."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from fieldwise.train import distributed
 from fieldwise.train.sharded.deferred import IntoOwnRows, WithoutMemory
 from fieldwise.train.sharded.torchrec_engine import torchrec
 
-# The one feature and table of each collection. Rows come back by this name, never by their place.
+# The one feature and table of each collection. TorchRec returns rows by this name.
 ROWS = "rows"
-# FBGEMM takes rows of a multiple of this many numbers; the padding has no gradient and stays zero.
+# FBGEMM needs rows of a multiple of this many numbers; the padding has no gradient and stays zero.
 LANES = 4
 
 
 class CutTable(Table):
-    """A table whose rows lie with all workers: ids go to the workers that have their rows, and rows come back.
+    """A table whose rows are spread over all workers: ids go to the workers that have the rows, and rows come back.
 
-    `weight` is only its shape and type. `own` are this worker's rows, from number `first` on, and `padded` the same
-    with the columns that FBGEMM needs behind them.
+    `weight` has a shape and a dtype but no memory. `own` are this worker's rows, from number `first` on, and `padded`
+    the same rows with FBGEMM's padding.
     """
 
     rows: Any
@@ -37,19 +37,19 @@ class CutTable(Table):
     first: int
 
     def start(self, init: str = "uniform-nk", scale: float = 1.0) -> None:
-        """Fills this worker's rows with what they have in a table that is whole."""
+        """Fills this worker's rows with the values that they have in a whole table."""
         with torch.no_grad(), IntoOwnRows(self.own, self.first):
             super().start(init, scale)
 
     def _rows(self, ids: Tensor) -> Tensor:
-        # FBGEMM does not know torch's inference mode.
+        # FBGEMM does not support torch's inference mode.
         with torch.inference_mode(False), torch.set_grad_enabled(torch.is_grad_enabled()):
             return self._fetched(ids + self.offsets)
 
     def _fetched(self, places: Tensor) -> Tensor:
-        """The rows of these numbers (B, n), from whichever workers have them: (B, n, D). Each travels once."""
+        """The rows of these numbers (B, n) from the workers that have them: (B, n, D). Each row is sent once."""
         distinct, which = torch.unique(places, return_inverse=True)
-        # Half as many bytes travel where numbers of rows fit in 32 bits.
+        # Row numbers that fit in 32 bits halve the message.
         asked = distinct.int() if len(self.weight) < 2**31 else distinct
         lengths = torch.tensor([len(asked)], dtype=torch.int32, device=places.device)
         jagged = torchrec().KeyedJaggedTensor(keys=[ROWS], values=asked, lengths=lengths)
@@ -69,24 +69,24 @@ class Cut:
 
     @property
     def dense(self) -> dict[str, Tensor]:
-        """The parameters outside the tables, which every worker has whole."""
+        """The parameters outside the tables, of which every worker has a copy."""
         inside = tuple(f"{name}.{ROWS}." for name in self.tables)
         return {name: value for name, value in self.model.named_parameters() if not name.startswith(inside)}
 
     @property
     def live(self) -> dict[str, Tensor]:
-        """All that this worker trains, in place: the dense parameters, and its own rows of the tables."""
+        """The tensors that this worker's steps change in place: the dense parameters, its own rows of the tables."""
         dense = {name: value.detach() for name, value in self.dense.items()}
         return dense | {f"{name}.weight": table.padded for name, table in self.tables.items()}
 
     @property
     def size(self) -> int:
-        """How many numbers all workers learn."""
+        """How many parameters the whole model has."""
         own = sum(value.numel() for value in self.dense.values())
         return own + sum(table.weight.numel() for table in self.tables.values())
 
     def spread(self, name: str, value: Tensor) -> Any:
-        """A tensor like one of `live`, as what it is among all workers: a part of a table, or the same with each."""
+        """A tensor like one of `live` as a tensor of all workers: a shard of a table, or the same on each worker."""
         return placed(value, self.weights[name]) if name in self.weights else value
 
     def set_rate(self, rate: float) -> None:
@@ -94,17 +94,17 @@ class Cut:
         optimizer = self.parallel.fused_optimizer
         for group in optimizer.param_groups:
             group["lr"] = rate
-        optimizer.step()  # moves nothing: it hands the rate over
+        optimizer.step()  # moves nothing: it passes the rate on
 
 
 def placed(own: Tensor, like: Any) -> Any:
-    """A tensor of all workers that has these rows where `like` has its own."""
+    """A sharded tensor like `like` that has these rows as this worker's shard."""
     shards = [type(shard)(own, shard.metadata) for shard in like.local_shards()]
     return type(like)._init_from_local_shards_and_global_metadata(shards, like.metadata())
 
 
 def build(make: Callable[[], Model], settings: TrainSettings, device: torch.device) -> Cut:
-    """The model that `make` makes, its tables cut over the workers; no worker ever holds one of them whole."""
+    """The model that `make` builds, with its tables cut over the workers; no worker ever holds a whole one."""
     with torch.device("meta"):
         shapes = {tuple(part.weight.shape) for part in make().modules() if isinstance(part, Table)}
     with WithoutMemory(shapes):
@@ -114,13 +114,13 @@ def build(make: Callable[[], Model], settings: TrainSettings, device: torch.devi
         check_rows(len(table.weight), distributed.count())
     without = [name for name, value in model.named_parameters() if value.is_meta]
     assert without == [f"{name}.weight" for name in tables], without
-    # TorchRec draws starting values of its own, different on each worker: no other random numbers may depend on that.
+    # TorchRec draws starting values of its own, different on each worker: that must not advance our random numbers.
     with torch.random.fork_rng():
         return cut(model, tables, settings, device)
 
 
 def cut(model: Model, tables: dict[str, Table], settings: TrainSettings, device: torch.device) -> Cut:
-    """Replaces the tables of a model by cut ones, in place."""
+    """Replaces the tables of a model with cut ones, in place."""
     cut_tables = {name: _emptied(table) for name, table in tables.items()}
     model.to(device)
     plans = {}
@@ -145,7 +145,7 @@ def cut(model: Model, tables: dict[str, Table], settings: TrainSettings, device:
 
 
 def optimizer_of(settings: TrainSettings) -> dict[str, Any]:
-    """FBGEMM's name and numbers of the optimiser that moves the rows while gradients arrive."""
+    """FBGEMM's settings for the optimiser that moves rows while gradients arrive."""
     kinds = torchrec("fbgemm_gpu.split_embedding_configs").EmbOptimType
     chosen = {"learning_rate": settings.lr}
     if settings.optimizer == "adagrad":
@@ -154,7 +154,7 @@ def optimizer_of(settings: TrainSettings) -> dict[str, Any]:
 
 
 def refuse(config: Config) -> None:
-    """What tables that are cut cannot have, each in one line."""
+    """Refuses settings that cut tables do not support."""
     settings = config.train
     torchrec()
     moves = settings.optimizer == "adagrad" or (settings.optimizer == "sgd" and not settings.momentum)
@@ -172,7 +172,7 @@ def refuse(config: Config) -> None:
 
 
 def check_rows(rows: int, workers: int) -> None:
-    """Refuses a table of which the last worker would have no row.
+    """Refuses a table so small that the last worker would have no row.
 
     >>> check_rows(5, 2)
     >>> check_rows(4, 3)
@@ -186,7 +186,7 @@ def check_rows(rows: int, workers: int) -> None:
 
 
 def _emptied(table: Table) -> CutTable:
-    """The same table, its weight only a shape."""
+    """Turns the table into a `CutTable` whose weight has no memory."""
     shape = torch.empty_like(table.weight.detach(), device="meta")
     del table.weight
     table.__class__ = CutTable
@@ -204,7 +204,7 @@ def _collection(rows: int, dim: int) -> Any:
 
 
 def _by_rows(table: CutTable, sharder: Any, device: torch.device) -> Any:
-    """The plan for one table, written by hand: equal parts, and rows that the fused optimiser moves, never others."""
+    """TorchRec's plan for one table: equal parts by rows, moved by the fused optimiser."""
     plans = torchrec("torchrec.distributed.sharding_plan")
     return plans.construct_module_sharding_plan(
         table.rows,
@@ -216,14 +216,14 @@ def _by_rows(table: CutTable, sharder: Any, device: torch.device) -> Any:
 
 
 def _give_rows(table: CutTable, weight: Any) -> None:
-    """Tells the table which rows are its worker's."""
+    """Gives the table this worker's rows, set to zero."""
     (shard,) = weight.local_shards()
     table.padded, table.first = shard.tensor.detach().zero_(), shard.metadata.shard_offsets[0]
     table.own = table.padded[:, : table.weight.shape[1]]
 
 
 def _states(parallel: Any, tables: dict[str, CutTable], settings: TrainSettings) -> dict[str, Any]:
-    """The state of the rows' optimiser, filled with its starting value: FBGEMM's sum of squares has it inside."""
+    """The state of the rows' optimiser, filled with its starting value: FBGEMM's sum of squares includes it."""
     found = {}
     by_weight = parallel.fused_optimizer.state_dict()["state"]
     for name in tables:

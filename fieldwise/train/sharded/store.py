@@ -1,4 +1,4 @@
-"""Checkpoints of cut tables by torch.distributed.checkpoint: each worker writes its rows, any number of them reads."""
+"""Checkpoints of cut tables by torch.distributed.checkpoint: each worker writes its rows; any number can read them."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.checkpoint.state_dict_loader import load as read
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
-from fieldwise.config.errors import BundleError, TrainingError
+from fieldwise.config.errors import TrainingError
 from fieldwise.optim import RowOptimizer
 from fieldwise.train import distributed
-from fieldwise.train.checkpoint import Store, drop_others, folder_of, newest_first
+from fieldwise.train.checkpoint import Store, damaged, drop_others, folder_of, newest_first, read_facts
 from fieldwise.train.sharded.sharded_model import Cut, placed
 from fieldwise.train.sharded.weights_file import WholeWeights, write_whole
+from fieldwise.train.state import State
 
 PROGRESS = "progress.json"
 
 
 class CutStore(Store):
-    """Checkpoints that are written while training goes on, appear whole or not at all, and are kept to the last few.
+    """Writes checkpoints while training goes on; they appear whole or not at all, and only the last few stay.
 
-    The best weights are those of the best step's checkpoint, so they are not written a second time.
+    The best weights are those of the best step's checkpoint, so they are not written twice.
     """
 
     def __init__(self, out: Path, cut: Cut, optimizer: RowOptimizer, average: dict[str, Tensor], keep: int) -> None:
-        super().__init__(out, average, keep)
-        self.cut, self.optimizer = cut, optimizer
+        super().__init__(out, optimizer, average, keep)
+        self.cut = cut
         self.group = distributed.beside()
         self.writer = ThreadPoolExecutor(1)
         self.writing: Future[None] | None = None
 
-    def save(self, progress: dict[str, Any]) -> None:
+    def save(self, state: State) -> None:
         self.wait()
-        folder = folder_of(self.folder, progress["step"])
+        folder = folder_of(self.folder, state.step)
         work = folder.with_name(f".{folder.name}.tmp")
-        facts = {"progress": progress, "clocks": [group["step"] for group in self.optimizer.param_groups]}
+        facts = {"progress": state.to_json(), "clocks": [group["step"] for group in self.optimizer.param_groups]}
         distributed.from_first(lambda: _begin(work, facts))
         with _quietly():
             written: Any = async_save(
                 self._state(), checkpoint_id=work, process_group=self.group, async_stager=Copies()
             )
-        kept = [progress["step"], progress["best_step"]]
-        self.writing = self.writer.submit(self._publish, written, work, folder, kept)
+        self.writing = self.writer.submit(self._publish, written, work, folder, state.step, state.best_step)
 
-    def _publish(self, written: Future[Any], work: Path, folder: Path, kept: list[int]) -> None:
-        """The first worker hears that it is written when all have; then it takes its name, and old ones go."""
+    def _publish(self, written: Future[Any], work: Path, folder: Path, *kept: int) -> None:
+        """Rank 0 hears that it is written once all ranks have written; then it renames it and drops old ones."""
         written.result()
         if distributed.first():
             shutil.rmtree(folder, ignore_errors=True)
@@ -63,7 +63,7 @@ class CutStore(Store):
             drop_others(self.folder, *kept, newest=self.keep)
 
     def wait(self) -> None:
-        """Until what is being written is there for all."""
+        """Waits until the checkpoint being written is there for all ranks."""
         if self.writing is not None:
             try:
                 self.writing.result()
@@ -72,22 +72,21 @@ class CutStore(Store):
             self.writing = None
             distributed.wait()
 
-    def load(self) -> dict[str, Any] | None:
+    def load(self) -> State | None:
         found = distributed.from_first(lambda: newest_first(self.folder))
         if not found:
             return None
-        facts = distributed.from_first(lambda: _facts(found[0]))
+        facts = distributed.from_first(lambda: read_facts(found[0] / PROGRESS))
         self._read(self._state(), found[0])
         for group, clock in zip(self.optimizer.param_groups, facts["clocks"], strict=True):
             group["step"] = clock
-        progress: dict[str, Any] = facts["progress"]
-        return progress
+        return State.of(facts["progress"])
 
     def keep_best(self) -> None:
-        """The checkpoint that follows every evaluation has them."""
+        """Does nothing: the checkpoint that follows every evaluation has the weights."""
 
     def take_best(self, step: int) -> None:
-        """Puts the best weights back, averaged ones where there are any, and writes them whole for the bundle."""
+        """Restores the best weights, averaged where there is an average, and writes them whole for the bundle."""
         self.wait()
         kind = "average" if self.average else "model"
         state = {f"{kind}.{name}": value for name, value in self._weights().items()}
@@ -106,7 +105,7 @@ class CutStore(Store):
         return {name: value.detach() for name, value in self.cut.dense.items()} | self.cut.weights
 
     def _state(self) -> dict[str, Any]:
-        """All that a run needs, in place: reading fills it."""
+        """All tensors that a run needs to resume; reading a checkpoint fills them in place."""
         state = {f"model.{name}": value for name, value in self._weights().items()}
         state |= {f"rows.{name}": value for name, value in self.cut.states.items()}
         state |= {f"average.{name}": self.cut.spread(name, value) for name, value in self.average.items()}
@@ -119,11 +118,11 @@ class CutStore(Store):
             with _quietly():
                 read(state, checkpoint_id=folder, process_group=self.group)
         except (OSError, ValueError, RuntimeError, CheckpointException) as error:
-            raise _damaged(error, folder) from error
+            raise damaged(folder, _why(error)) from error
 
 
 class Copies(AsyncStager):
-    """A copy of all that is written, so that training may go on; torch's own does not know tensors of many workers."""
+    """Copies what is to be written, so that training can go on; torch's own stager cannot copy sharded tensors."""
 
     should_synchronize_after_execute = False
 
@@ -146,22 +145,14 @@ def _copied(value: Any) -> Any:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Torch warns of its own older classes, which TorchRec's tensors are."""
+    """Hides torch's warnings about its older classes, which TorchRec's tensors use."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
-def _facts(folder: Path) -> dict[str, Any]:
-    try:
-        facts: dict[str, Any] = json.loads((folder / PROGRESS).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise _damaged(error, folder) from None
-    return facts
-
-
 def _begin(work: Path, facts: dict[str, Any]) -> None:
-    """A new folder to write into, which says where the run stands."""
+    """Makes the folder to write into, with the state of the run."""
     try:
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
@@ -174,12 +165,8 @@ def _unwritten(error: BaseException, folder: Path) -> TrainingError:
     return TrainingError(f"the checkpoint cannot be written: {_why(error)}; go on with --resume ({folder})")
 
 
-def _damaged(error: BaseException, folder: Path) -> BundleError:
-    return BundleError(f"the checkpoint is damaged: {_why(error)}; start anew with another --out ({folder})")
-
-
 def _why(error: BaseException) -> str:
-    """What went wrong, with whichever worker, in one line."""
+    """The first worker's error in one line."""
     if isinstance(error, CheckpointException) and error.failures:
         error = next(iter(error.failures.values()))[0]
     return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,4 +1,4 @@
-"""TorchRec, which cuts tables: imported only where it is asked for, and named where it is missing."""
+"""TorchRec, which cuts tables: imported only where it is used, with an error that says how to install it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fieldwise.config.errors import ConfigError
 
 
 def check() -> None:
-    """Refuses where TorchRec is not there, before workers are started for it."""
+    """Raises where TorchRec is not installed, before any worker is started."""
     for needed in ("torchrec", "fbgemm_gpu"):
         if find_spec(needed) is None:
             raise _missing(f"no module {needed}")
@@ -22,7 +22,7 @@ def check() -> None:
 @cache
 def torchrec(module: str = "torchrec") -> Any:
     """A module of TorchRec, or of FBGEMM below it."""
-    # What both warn of is their own: kernels of GPUs that the build for CPUs has not, and functions of torch that age.
+    # Both warn of their own affairs: GPU kernels that the CPU build lacks, and deprecated functions of torch.
     logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""The file of weights that an ordinary model has, from rows of many workers; none ever holds a whole table."""
+"""Writes the weights file of an ordinary model from the rows of all workers; none ever holds a whole table."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from fieldwise.nn.model import Model
 from fieldwise.train import distributed
 from fieldwise.train.sharded.sharded_model import Cut, CutTable
 
-# Rows that travel at a time.
+# Rows sent at a time.
 PIECE_ROWS = 2**18
 KINDS = {torch.float32: "F32", torch.float64: "F64"}
 
 
 @dataclass(frozen=True)
 class WholeWeights:
-    """Weights that are in a file already: what a bundle saves of a cut model."""
+    """Weights that are in a file already, as a bundle saves them for a cut model."""
 
     source: Path
     file = Model.file
@@ -34,7 +34,7 @@ class WholeWeights:
 
 
 def write_whole(cut: Cut, path: Path) -> None:
-    """Writes all weights as safetensors, named as the ordinary model's. Every worker calls it, the first writes."""
+    """Writes all weights as safetensors, named as the ordinary model's. Every worker calls it, rank 0 writes."""
     dense = {name: value.detach().cpu().contiguous() for name, value in cut.dense.items()}
     tables = {f"{name}.weight": table for name, table in cut.tables.items()}
     if not distributed.first():
@@ -52,7 +52,7 @@ def write_whole(cut: Cut, path: Path) -> None:
 
 
 def _header(shapes: dict[str, Tensor]) -> bytes:
-    """The beginning of a safetensors file: the length of the JSON behind it, and where each tensor lies."""
+    """The header of a safetensors file: the length of the JSON, and the JSON that says where each tensor lies."""
     place, entries = 0, {}
     for name, value in shapes.items():
         end = place + value.numel() * value.element_size()
@@ -68,7 +68,7 @@ def _write(file: BinaryIO, value: Tensor) -> None:
 
 
 def _pieces(table: CutTable, worker: int) -> list[tuple[int, int]]:
-    """A worker's rows in pieces, counted from its own first."""
+    """Start and end of the pieces of a worker's rows, counted from its first."""
     each = -(-len(table.weight) // distributed.count())
     own = min(each, len(table.weight) - worker * each)
     return [(start, min(start + PIECE_ROWS, own)) for start in range(0, own, PIECE_ROWS)]
@@ -80,7 +80,7 @@ def _send(table: CutTable) -> None:
 
 
 def _received(table: CutTable) -> Iterator[Tensor]:
-    """All rows of a table, worker after worker."""
+    """All rows of a table in the order of ranks."""
     for worker in range(distributed.count()):
         for start, end in _pieces(table, worker):
             if worker == 0:

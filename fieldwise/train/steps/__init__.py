@@ -1,4 +1,4 @@
-"""Steps of training: the plain one, and faster ones that equal it."""
+"""Training steps: the plain one, and faster ones with the same result."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ __all__ = [
 
 
 def make_step(model: Model | Cut, config: Config, total: int) -> Step:
-    """The fastest step there is for this model, its device and these settings, or that of several workers."""
+    """The fastest step for this model, its device and these settings, or the step of several workers."""
     if isinstance(model, Cut):
         return ShardedStep(model, config, total)
     return kind_of_step(model, config)(model, config, total)
 
 
 def kind_of_step(model: Model, config: Config) -> type[Step]:
-    """The same without making it, for a model whose tables are whole."""
+    """The class of that step, for a model whose tables are whole."""
     if distributed.count() > 1:
         return SharedStep
     kinds = [kind for kind in (ShallowStep, CapturedStep) if kind.takes(model, config)]
@@ -48,8 +48,8 @@ def kind_of_step(model: Model, config: Config) -> type[Step]:
 
 
 def ways_taken(model: Model, config: Config, ids: NDArray[np.int32]) -> dict[str, Any]:
-    """The kind of step that training takes, and the way of each part, on rows of a batch."""
+    """The step that training takes, and the implementation of each part, for a batch of these ids."""
     kind, parts = kind_of_step(model, config), ways_of(model, ids, config.train.precision)
-    if kind is ShallowStep:  # does without the parts
+    if kind is ShallowStep:  # does not call the parts
         parts = [{key: value for key, value in row.items() if key != "training"} for row in parts if "scoring" in row]
     return {"step": kind.__name__, "device": next(model.parameters()).device.type, "rows": len(ids), "parts": parts}

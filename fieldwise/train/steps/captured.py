@@ -1,8 +1,8 @@
 """The step on a GPU, captured once as a CUDA graph and replayed: all of it, from the ids to the optimiser.
 
 A graph repeats the same operations on the same memory, so what changes from step to step lies in a window on the
-device: some hundred batches, the numbers of their steps (the schedule's too), and a place for their losses. The graph
-reads the batch at `at` and moves `at` on; the host only says go, and fills the window anew when it is used up.
+device: some hundred batches, the numbers of their steps (step, learning rate ...), and room for their losses. The graph
+reads the batch at `at` and advances `at`; the host only replays it, and refills the window when it is used up.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from fieldwise.train.steps.plain import STAGES, Step
 
 WINDOW_BYTES = 64 * 2**20
 WINDOW_BATCHES = 256
-COMPILED_STEPS = 1000  # a run of fewer is over before it has been compiled
-WARM_UP = 3  # steps before the capture: kernels are compiled, state and memory are allocated
+COMPILED_STEPS = 1000  # a shorter run would end before it is compiled
+WARM_UP = 3  # steps before the capture, which compile kernels and allocate state and memory
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Place:
 class Window:
     """Batches on the device: `rows` are ids (W, B, C), labels (W, B) and, where there are any, weights (W, B).
 
-    `numbers` (W, 4) are Adam's, `losses` (W,) what the steps leave, `at` the place of the next.
+    `numbers` (W, 4) are Adam's, `losses` (W,) those of the steps done, `at` the index of the next batch.
     """
 
     rows: list[Tensor]
@@ -72,7 +72,7 @@ class Window:
 
 
 class CapturedStep(Step):
-    """Equals Step, and is one where it must be: an epoch's last batch, of another size, is a plain step."""
+    """Equals Step. A batch of another size, the last of an epoch, is a plain step."""
 
     @staticmethod
     def takes(model: Model, config: Config) -> bool:
@@ -89,9 +89,9 @@ class CapturedStep(Step):
         self.warm = 0
         self.source: Source | None = None
         self.window: Window | None = None
-        self.first = 0  # the number of the window's first step
+        self.first = 0  # number of the window's first step
         self.done = 0  # steps done of the window
-        self.read = 0  # of these, losses read or under way
+        self.read = 0  # of these, those whose losses are read or under way
         self.coming: deque[tuple[int, Tensor, torch.cuda.Event | None]] = deque()
 
     def batches(self, part: Part, epoch: int, start: int = 0) -> Iterator[Batch | Place]:
@@ -110,7 +110,7 @@ class CapturedStep(Step):
                     yield Place(self.settings.batch_size, number, count)
 
     def _loaded(self, part: Part, epoch: int, start: int) -> Iterator[tuple[Batch | list[Tensor], int]]:
-        """Windows' worth of batches, ready to be put on the device; a batch of another size comes by itself."""
+        """Batches for one window at a time, ready to be copied to the device; a batch of another size comes alone."""
         assert self.source is not None
         assert self.window is not None
         size, settings = self.settings.batch_size, self.settings
@@ -127,7 +127,7 @@ class CapturedStep(Step):
             yield self.source.load(np.concatenate(waiting)), len(waiting)
 
     def _fill(self, loaded: list[Tensor], count: int) -> None:
-        """The next batches into the window; its losses are on their way to the host before they are overwritten."""
+        """Copies the next batches into the window, after it has sent the losses there to the host."""
         assert self.source is not None
         assert self.window is not None
         self._fetch()
@@ -159,13 +159,13 @@ class CapturedStep(Step):
         self.first = first
 
     def _go(self) -> None:
-        """One step: by the graph once there is one."""
+        """Makes one step, by the graph once there is one."""
         (group,) = self.optimizer.param_groups
         group["lr"] = self._rate(self.first + self.done)
         if self.graph is not None:
             self.graph.replay()
             group["step"] += 1
-        elif self.side is None:  # tests, on a CPU: all but the graph
+        elif self.side is None:  # on a CPU, in tests: everything but the graph
             self._plainly()
         elif self.warm < WARM_UP:
             self._on_the_side(self._plainly)
@@ -178,7 +178,7 @@ class CapturedStep(Step):
                 graph.replay()
 
     def _on_the_side(self, action: Any) -> Any:
-        """A capture needs a stream of its own, and memory that was first used there."""
+        """Runs the action on another stream: a capture needs one, and memory that was first used there."""
         here = torch.cuda.current_stream(self.device)
         assert self.side is not None
         self.side.wait_stream(here)
@@ -199,13 +199,13 @@ class CapturedStep(Step):
         self._update(total)
 
     def _capture(self) -> torch.cuda.CUDAGraph | None:
-        """The step as a graph, which has not run yet; None if it cannot be one."""
+        """The step as a graph that has not run yet; None if it cannot be captured."""
         (group,) = self.optimizer.param_groups
         before, graph = group["step"], torch.cuda.CUDAGraph()
         try:
             with _uncollected(), torch.cuda.graph(graph, stream=self.side):
                 self._update(self._gradients())
-        except Exception as error:  # as can a capture, by an operation that asks the host
+        except Exception as error:  # so can a capture, by an operation that needs the host
             log.warning("train.graph: this step runs without a graph: %s", first_line(error))
             group["step"], self.warm = before, -(2**62)
             return None
@@ -213,7 +213,7 @@ class CapturedStep(Step):
         return graph
 
     def _gradients(self) -> Tensor:
-        """Looks up, scores, goes back; returns the loss."""
+        """Runs forward and backward; returns the loss."""
         loss, total = self.compiled(*self._looked_up())
         self.optimizer.zero_grad(set_to_none=True)
         total.backward()
@@ -236,7 +236,7 @@ class CapturedStep(Step):
         self.window.at.add_(1)
 
     def stages(self, times: int = 50) -> dict[str, float]:
-        """Seconds of each stage, for the bench, after the last step: how much longer a graph takes with it."""
+        """Seconds of each stage, for the bench, after the last step: how much longer a graph with that stage takes."""
         assert self.window is not None
         assert self.graph is not None
         window = self.window
@@ -293,7 +293,7 @@ class CapturedStep(Step):
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Within, Python collects no garbage: an older run's graph that is freed during a capture would break it."""
+    """Within, Python collects no garbage: freeing an older run's graph would break a capture."""
     gc.collect()
     on = gc.isenabled()
     gc.disable()
@@ -305,7 +305,7 @@ def _uncollected() -> Iterator[None]:
 
 
 def _capturable(step: Step) -> bool:
-    """Whether every step has the same shapes and takes what changes from the window."""
+    """Whether every step has the same shapes and reads everything that changes from the window."""
     settings, optimizer = step.settings, step.optimizer
     if settings.clip or settings.l2_full or not isinstance(optimizer, Adam) or len(optimizer.param_groups) != 1:
         return False
@@ -313,9 +313,9 @@ def _capturable(step: Step) -> bool:
 
 
 def _compiled(objective: Any) -> Any:
-    """The function by torch.compile, with matrices padded: rows that are no multiple of 16 bytes (700 units) have
-    kernels of a third of the speed."""
-    # All models share this function, and dynamo gives up a function of which it has seen eight kinds.
+    """Compiles the function with torch.compile and padded matrices: kernels for rows that are no multiple of 16 bytes
+    (700 units) have a third of the speed."""
+    # All models share this function, and dynamo gives up on a function after eight variants.
     torch.compiler.reset()
     return torch.compile(objective, dynamic=False, options={"shape_padding": True, "force_shape_pad": True})
 

@@ -9,10 +9,9 @@ them, in the order of v_i's.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from fieldwise.loops.instructions import keep, pointer
 from fieldwise.loops.lanes import (
@@ -26,31 +25,33 @@ from fieldwise.loops.lanes import (
     without_second,
     without_third,
 )
-from fieldwise.optim.moves import decays, move_row
-from fieldwise.train.steps.shallow_loops import ask, ask_row, loss_of, parted
+from fieldwise.optim.moves import Gradient, Lanes, Pointer, decays, move_row
+from fieldwise.train.steps.shallow_loops import Floats, Rows, Table, Update, ask, ask_row, loss_of, parted
 
 FOUR = 4
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def ffm_rows(
-    dim: Any, linear: Any, kind: Any, ids: Any, offsets: Any, slots: Any, labels: Any, shares: Any, low: Any, high: Any,
-    bias: Any, scale: Any, l2: Any, table: Any, clock: Any, numbers: Any, powers: Any, sums: Any, scratch: Any,
-) -> Any:  # fmt: skip
-    """Rows low..high of FFM. Behind a field's O_i is 1 / scale for the linear weight.
+    batch: Rows, low: int, high: int, table: Table, update: Update, bias: float, scale: float, sums: Floats,
+    scratch: Floats,
+) -> tuple[float, float]:  # fmt: skip
+    """Rows low..high of FFM; returns as `lr_rows`. Behind a field's O_i is 1 / scale for the linear weight.
 
     A slot gathers sum g scale O_i in `sums`, and behind them how often it occurs.
     """
-    wide, fields, stride, to = dim + linear, ids.shape[1], table.shape[1], table.dtype.type
-    width, size, length = sums.shape[1] * sums.shape[2], sums.shape[2], dim // (fields - 1)
+    ids, offsets, slots, labels, shares = batch
+    kind, numbers = update.kind, update.numbers
+    dim, linear, fields, to = table.dim, table.linear, ids.shape[1], table.numbers.dtype.type
+    flat, stride, gathered = pointer(table.numbers), table.numbers.shape[1], pointer(sums)
+    clock, ticks, powers, known = pointer(table.clock), table.clock.shape[1], pointer(update.powers), len(update.powers)
+    wide, length, width, size = dim + linear, dim // (fields - 1), sums.shape[1] * sums.shape[2], sums.shape[2]
     # Fields come in fours, and each has one part more than it needs, for itself.
     rows, room = (fields + 3) // 4 * 4, ((fields + 3) // 4 * 4 * length + LANES - 1) // LANES * LANES
-    loss, slope, shrink, full = 0.0, 0.0, to(l2), wide // LANES * LANES
-    at, zeros, zero = np.zeros(fields, np.int64), np.zeros(room + LANES, table.dtype), spread(to(0))
+    loss, slope, shrink, full = 0.0, 0.0, to(update.l2), wide // LANES * LANES
+    at, zeros, zero = np.zeros(fields, np.int64), np.zeros(room + LANES, table.numbers.dtype), spread(to(0))
     scratch[:] = 0
     own, nothing = pointer(scratch), pointer(zeros)
-    gathered, decay, known = pointer(sums), pointer(powers), len(powers)
-    flat, ticks, step = pointer(table), pointer(clock), clock.shape[1]
     order, singles = parted(slots)
     for b in range(low, high):
         if b + 1 < high:
@@ -76,8 +77,9 @@ def ffm_rows(
         for k in range(singles[b]):
             f = order[b, k]
             row = offsets[f] + ids[b, f]
-            kept = decays(kind, to, ticks, (row + 1) * step - 1, numbers, decay, known)
-            move_row(kind, to, wide, at[f], kept, own, f * room, slope_, nothing, to(0), shrink, flat, numbers)
+            kept = decays(kind, to, clock, (row + 1) * ticks - 1, numbers, powers, known)
+            along = Gradient(own, f * room, slope_, nothing, to(0), shrink)
+            move_row(kind, to, wide, flat, at[f], kept, along, numbers)
         for k in range(singles[b], fields):
             f = order[b, k]
             start = f * width + slots[b, f] * size
@@ -92,7 +94,9 @@ def ffm_rows(
 
 
 @njit(cache=True, nogil=True, inline="always")
-def exchanged(flat: Any, at: Any, fields: Any, length: Any, own: Any, room: Any, zero: Any) -> Any:
+def exchanged(
+    flat: Pointer, at: NDArray[np.int64], fields: int, length: int, own: Pointer, room: int, zero: Lanes
+) -> Lanes:
     """O_i of all fields, part by part, and sixteen numbers whose sum is that of all v_i O_i."""
     products, dim = zero, length * (fields - 1)
     for i in range(fields):
@@ -109,7 +113,7 @@ def exchanged(flat: Any, at: Any, fields: Any, length: Any, own: Any, room: Any,
 
 
 @njit(cache=True, nogil=True, inline="always")
-def apart(flat: Any, at: Any, fields: Any, dim: Any, own: Any, room: Any, zero: Any) -> None:
+def apart(flat: Pointer, at: NDArray[np.int64], fields: int, dim: int, own: Pointer, room: int, zero: Lanes) -> None:
     """The vectors, with parts of four numbers, in `own`; field f's has a part of zeros for f itself, and one behind."""
     for f in range(fields):
         for c in range(0, FOUR * f, LANES):
@@ -123,7 +127,7 @@ def apart(flat: Any, at: Any, fields: Any, dim: Any, own: Any, room: Any, zero: 
 
 
 @njit(cache=True, nogil=True, inline="always")
-def crossed(own: Any, rows: Any, room: Any, zero: Any) -> Any:
+def crossed(own: Pointer, rows: int, room: int, zero: Lanes) -> Lanes:
     """Turns the square of parts in `own` on its diagonal, in place, and leaves each field's own part out.
 
     Four by four parts at a time are sixteen numbers by four, and change places with those across. What comes behind the
@@ -149,13 +153,13 @@ def crossed(own: Any, rows: Any, room: Any, zero: Any) -> Any:
 
 
 @njit(cache=True, nogil=True, inline="always")
-def four(own: Any, at: Any, room: Any) -> Any:
+def four(own: Pointer, at: int, room: int) -> tuple[Lanes, Lanes, Lanes, Lanes]:
     one, two = load(own, at, LANES), load(own, at + room, LANES)
     return one, two, load(own, at + 2 * room, LANES), load(own, at + 3 * room, LANES)
 
 
 @njit(cache=True, nogil=True, inline="always")
-def put(own: Any, at: Any, room: Any, one: Any, two: Any, three: Any, last: Any) -> None:
+def put(own: Pointer, at: int, room: int, one: Lanes, two: Lanes, three: Lanes, last: Lanes) -> None:
     store(own, at, LANES, one)
     store(own, at + room, LANES, two)
     store(own, at + 2 * room, LANES, three)

@@ -20,14 +20,14 @@ from fieldwise.nn.model import Model
 from fieldwise.optim import RowOptimizer, clip, learning_rate, make_optimizer, set_learning_rate
 from fieldwise.optim.squares import square_sum
 
-# The parts of a step that `Step.passed` hears of, in their order.
+# The stages of a step that are reported to `Step.passed`, in order.
 STAGES = ("data", "forward", "backward", "optimiser")
 
 
 class Step:
-    """The plain step, in PyTorch: what every faster one must equal. `total` is the number of steps of the whole run.
+    """The plain step, in PyTorch: every faster one must equal it. `total` is the number of steps of the whole run.
 
-    `passed` is called with the name of each stage that has ended, for the bench.
+    The step calls `passed` with the name of each stage when it ends, for the bench.
     """
 
     def __init__(self, model: Model, config: Config, total: int) -> None:
@@ -37,17 +37,17 @@ class Step:
             keep_freed_memory()
         self.penalised = penalised(model, config)
         self.optimizer = optimizer_of(config, self.weights())
-        # A schedule that is unknown, or that the optimiser cannot follow, is refused here and not in the middle.
+        # An unknown schedule, or one that the optimiser cannot follow, is refused here and not in the middle of a run.
         for number in (total - 1, 0):
             set_learning_rate(self.optimizer, self._rate(number))
         self.passed: Callable[[str], None] = lambda stage: None
 
     def weights(self) -> list[Tensor]:
-        """What the optimiser moves."""
+        """The parameters that the optimiser moves."""
         return list(self.model.parameters())
 
     def __call__(self, batch: Batch, number: int) -> float:
-        """One update, the loss before it; `number` counts the steps from 0."""
+        """Makes one update and returns the loss before it; `number` counts the steps from 0."""
         ids, labels, weights = self._on_device(batch)
         self.passed("data")
         loss, total = self.objective(self.model.lookup(ids), labels, weights)
@@ -64,19 +64,19 @@ class Step:
         return value
 
     def batches(self, part: Part, epoch: int, start: int = 0) -> Iterator[Any]:
-        """An epoch's batches from number `start` on, in the form that this step takes."""
+        """The batches of an epoch from number `start` on, in the form that this step takes."""
         return batches(part, self.settings.batch_size, self.seed, epoch, start, self.settings.shuffle_rows)
 
     def run(self, batch: Any, number: int) -> list[float]:
-        """One update; the losses that are now known and were not before, in their order."""
+        """Makes one update; returns the losses that have become known since the last call, in order."""
         return [self(batch, number)]
 
     def flush(self) -> list[float]:
-        """Waits until all updates are done; the losses that were not yet known."""
+        """Waits until all updates are done; returns the losses that were not known yet."""
         return []
 
     def objective(self, found: dict[str, Tensor], labels: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The loss of what was looked up, and what its gradients are of: the loss with its penalties."""
+        """The loss of what was looked up, and the loss with its penalties, which is differentiated."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.precision == "bf16"):
             logits = self.model.combine(found)
         loss = log_loss(logits.float() if logits.dtype == torch.bfloat16 else logits, labels, weights)
@@ -103,11 +103,11 @@ class Step:
         return learning_rate(settings.lr, number, self.total, settings.schedule, max(0, settings.warmup))
 
     def row_penalty(self, rows: int) -> float:
-        """What half the square of each looked-up number adds to the loss: per instance, or (paper) over the batch."""
+        """The factor of half the square of each looked-up number in the loss: by row, or (paper) over the batch."""
         return self.settings.l2 / (rows if self.settings.l2_reduction == "mean" else 1)
 
     def penalty(self, found: dict[str, Tensor], rows: int) -> Tensor | None:
-        """L2 on the looked-up rows, on whole tables and on the dense weights, as far as it is set."""
+        """The L2 penalties that are set: on looked-up rows, on whole tables and on dense weights."""
         terms = []
         if self.settings.l2:
             terms += [self.row_penalty(rows) / 2 * square_sum(values) for values in found.values()]
@@ -119,7 +119,7 @@ class Step:
 
 
 def log_loss(logits: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
-    """Mean log loss of a batch; weighted rows count by their weight, and the mean is over rows."""
+    """Mean log loss of a batch: the sum of weight times loss, divided by the number of rows."""
     return functional.binary_cross_entropy_with_logits(logits, labels, weights)
 
 
@@ -129,7 +129,7 @@ def tables(model: nn.Module) -> list[Table]:
 
 
 def penalised(model: Model, config: Config) -> list[tuple[float, list[Tensor]]]:
-    """Each L2 setting that is on, with the dense weights it is for; one that would be for none is refused."""
+    """Each L2 setting that is on, with the dense weights it applies to; refuses one that applies to none."""
     found = []
     for group, weights in model.dense_weights.items():
         scale = getattr(config.train, f"l2_{group}")
@@ -144,7 +144,7 @@ def penalised(model: Model, config: Config) -> list[tuple[float, list[Tensor]]]:
 
 
 def optimizer_of(config: Config, weights: Iterable[Tensor]) -> RowOptimizer:
-    """The optimiser that the settings name, over these parameters."""
+    """The optimiser of the settings, over these parameters."""
     s = config.train
     return make_optimizer(
         s.optimizer,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,11 +16,15 @@ from fieldwise.loops import running
 from fieldwise.nn.embedding import Embedding
 from fieldwise.nn.model import Model
 from fieldwise.nn.shallow_scores import is_shallow
-from fieldwise.optim import FTRL, AdaGrad, Adam, RowOptimizer
+from fieldwise.optim import AdaGrad, Adam, RowOptimizer
 from fieldwise.optim.adam_rows import powers
 from fieldwise.parts.field_aware.formula import FieldAwareProduct
 from fieldwise.parts.ways import no_loops
 from fieldwise.train.steps.plain import Step, tables
+
+if TYPE_CHECKING:
+    from fieldwise.optim.moves import Numbers
+    from fieldwise.train.steps.shallow_loops import Rows, Update
 
 # Rows that are worth a thread of their own.
 ROWS_PER_THREAD = 250
@@ -31,7 +36,7 @@ class ShallowStep(Step):
 
     @staticmethod
     def takes(model: Model, config: Config) -> bool:
-        """Whether this model can be trained so with these settings."""
+        """Whether the compiled loops can train this model with these settings."""
         settings = config.train
         moved_by_rows = settings.optimizer in ("ftrl", "adagrad") or (
             settings.optimizer == "adam" and settings.sparse_mode != "dense"
@@ -52,62 +57,87 @@ class ShallowStep(Step):
         layout = tables(model)[0].layout
         self.offsets = np.array(layout.offsets)
         self.marks = Marks(layout.rows)
-        self.slots = Slots(0, 0, layout.fields, self.memory)
+        self.room = Room(0, 0, layout.fields, self.memory)
 
     def __call__(self, batch: Batch, number: int) -> float:
-        from fieldwise.train.steps import shallow_loops as loops
-
-        shallow: Any = loops
         self._set_rate(number)
         self.memory.hold()
-        count, fields = batch.ids.shape
-        threads = max(1, min(torch.get_num_threads(), count // ROWS_PER_THREAD))
-        if (self.slots.count, self.slots.threads) != (count, threads):
-            self.slots = Slots(count, threads, fields, self.memory)
-        slots, memory, kind = self.slots, self.memory, _kind(self.optimizer)
-        shares = np.full(count, 1 / count) if batch.weights is None else batch.weights.astype(np.float64) / count
-        bias = self.model.bias
-        shape = memory.dim, memory.linear, kind
-        table = memory.table, memory.clock, _numbers(self.optimizer), _powers(self.optimizer)
-        l2, start = self.row_penalty(count), 0.0 if bias is None else float(bias.detach())
-        scale, minus = (self.product.scale, 0.0) if self.product else (1.0, 1.0)
-        base, kernel = self.marks.next(count), self._kernel(shallow)
+        rows, update = self._rows(batch), self._update(batch.rows)
         self.passed("data")
-
-        def group(low: int, high: int, thread: int) -> None:
-            shallow.group(batch.ids, self.offsets, low, high, base, self.marks.seen, slots.of, slots.rows, slots.used)
-
-        def walk(low: int, high: int, thread: int) -> tuple[float, float]:
-            data = batch.ids, self.offsets, slots.of, batch.labels, shares, low, high
-            found: tuple[float, float] = kernel(
-                *shape, *data, start, scale, l2, *table, slots.sums[thread], slots.scratch[thread]
-            )
-            return found
-
-        def repeated(low: int, high: int, thread: int) -> None:
-            shallow.repeated(
-                *shape, low, high, slots.rows, slots.used, minus, l2, *table, slots.sums, slots.scratch[thread]
-            )
-
-        running.on_threads(group, fields, threads)
-        found = running.on_threads(walk, count, threads)
-        loss = self._checked(sum(part for part, _ in found), number)
+        self._group(rows)
+        losses, slopes = zip(*self._walk(rows, update), strict=True)
+        loss = self._checked(sum(losses), number)
         self.passed("forward")
-        running.on_threads(repeated, fields, threads)
-        if bias is not None:
-            state = self.optimizer.state_of(bias)
-            own = [tensor.detach().numpy() for tensor in (bias, state[0], state[-1])]
-            shallow.move_alone(kind, *own, sum(slope for _, slope in found), table[2])
+        self._move_repeated(update)
+        self._move_bias(sum(slopes), update)
         self.optimizer.count()
         self.passed("optimiser")
         return loss
 
-    def _kernel(self, shallow: Any) -> Any:
-        if self.product:
-            from fieldwise.train.steps.ffm_loops import ffm_rows
+    def _rows(self, batch: Batch) -> Rows:
+        """The batch as the loops read it; `_group` fills its slots."""
+        from fieldwise.train.steps.shallow_loops import Rows
 
-            return ffm_rows
-        return shallow.fm_rows if self.memory.dim else shallow.lr_rows
+        count, fields = batch.ids.shape
+        threads = max(1, min(torch.get_num_threads(), count // ROWS_PER_THREAD))
+        if (self.room.count, self.room.threads) != (count, threads):
+            self.room = Room(count, threads, fields, self.memory)
+        shares = np.full(count, 1 / count) if batch.weights is None else batch.weights.astype(np.float64) / count
+        return Rows(batch.ids, self.offsets, self.room.places, batch.labels, shares)
+
+    def _update(self, rows: int) -> Update:
+        """How the optimiser moves rows of the table in the coming step."""
+        from fieldwise.train.steps.shallow_loops import Update
+
+        optimizer = self.optimizer
+        return Update(_kind(optimizer), _numbers(optimizer), _powers(optimizer), self.row_penalty(rows))
+
+    def _group(self, rows: Rows) -> None:
+        """Gives a slot to the rows of the table that occur more than once."""
+        from fieldwise.train.steps.shallow_loops import group
+
+        room, base = self.room, self.marks.next(len(rows.ids))
+
+        def part(low: int, high: int, thread: int) -> None:
+            group(rows.ids, rows.offsets, low, high, base, self.marks.seen, room.places, room.slots)
+
+        running.on_threads(part, len(self.offsets), room.threads)
+
+    def _walk(self, rows: Rows, update: Update) -> list[tuple[float, float]]:
+        """Losses and their derivatives by the bias, of each thread's rows; moves what occurs once."""
+        loop, room, table = self._loop(), self.room, self.memory.table
+        bias = 0.0 if self.model.bias is None else float(self.model.bias.detach())
+        scale = self.product.scale if self.product else 1.0
+
+        def part(low: int, high: int, thread: int) -> tuple[float, float]:
+            return loop(rows, low, high, table, update, bias, scale, room.sums[thread], room.scratch[thread])
+
+        return running.on_threads(part, len(rows.ids), room.threads)
+
+    def _loop(self) -> Callable[..., tuple[float, float]]:
+        from fieldwise.train.steps.ffm_loops import ffm_rows
+        from fieldwise.train.steps.shallow_loops import fm_rows, lr_rows
+
+        return ffm_rows if self.product else fm_rows if self.memory.table.dim else lr_rows
+
+    def _move_repeated(self, update: Update) -> None:
+        """Moves the rows that have a slot, by the sums of all threads."""
+        from fieldwise.train.steps.shallow_loops import repeated
+
+        room, minus = self.room, 0.0 if self.product else 1.0
+
+        def part(low: int, high: int, thread: int) -> None:
+            repeated(low, high, room.slots, minus, self.memory.table, update, room.sums, room.scratch[thread])
+
+        running.on_threads(part, len(self.offsets), room.threads)
+
+    def _move_bias(self, slope: float, update: Update) -> None:
+        from fieldwise.train.steps.shallow_loops import move_alone
+
+        if self.model.bias is not None:
+            states = self.optimizer.state_of(self.model.bias)
+            bias, one, two = (tensor.detach().numpy() for tensor in (self.model.bias, states[0], states[-1]))
+            move_alone(update.kind, bias, one, two, slope, update.numbers)
 
 
 class SideBySide:
@@ -117,33 +147,37 @@ class SideBySide:
     """
 
     def __init__(self, model: Model, optimizer: RowOptimizer) -> None:
+        from fieldwise.train.steps.shallow_loops import Table
+
         self.optimizer = optimizer
         vectors: list[Any] = [model.embedding.tables[0].weight] if isinstance(model.embedding, Embedding) else []
         linear: list[Any] = [model.linear.weights.weight] if model.linear is not None else []
         self.weights = vectors + linear
-        self.dim, self.linear = sum(weight.shape[1] for weight in vectors), len(linear)
         first: Tensor = self.weights[0]
-        wide, self.dtype = self.dim + self.linear, first.dtype
+        dim = sum(weight.shape[1] for weight in vectors)
+        wide, self.dtype = dim + len(linear), first.dtype
         numbers = wide * (1 + len(optimizer.names)) + int(optimizer.decays)
         line = LINE // first.element_size()
         # A row that does not fill a line shares it with whole others; a longer one begins a line.
         stride = -(-numbers // line) * line if numbers > line else 1 << (numbers - 1).bit_length()
-        # Loops read sixteen numbers at a time, so that they may reach behind the last row: they get the room as well.
+        # Loops read sixteen numbers at a time and so may reach behind the last row: there is room for that.
         room = torch.zeros(len(first) + 1 + 16 // stride, stride, dtype=first.dtype)
-        self.table, self.clock = room.numpy(), room.view(torch.int32).numpy()
-        self.memory = memory = room[: len(first)]
-        # Where a double holds the clock, its first half does.
-        self.views: list[dict[str, Tensor]] = []
-        start = 0
+        self.table = Table(dim, len(linear), room.numpy(), room.view(torch.int32).numpy())
+        self.views = self._views(room[: len(first)], wide)
+        self.hold()
+
+    def _views(self, memory: Tensor, wide: int) -> list[dict[str, Tensor]]:
+        """Each weight and its states by name, as parts of `memory`."""
+        found, start = [], 0
         for weight in self.weights:
             width = weight.shape[1]
-            parts = ["weight", *optimizer.names]
+            parts = ["weight", *self.optimizer.names]
             views = {name: memory[:, n * wide + start : n * wide + start + width] for n, name in enumerate(parts)}
-            if optimizer.decays:
+            if self.optimizer.decays:  # in double precision the first half of a number holds it
                 views["last"] = memory.view(torch.int32)[:, -1]
-            self.views.append(views)
+            found.append(views)
             start += width
-        self.hold()
+        return found
 
     def hold(self) -> None:
         """Takes in what others put in the place of a view: a loaded state, weights that were moved."""
@@ -160,26 +194,28 @@ class SideBySide:
                 state[name] = view
 
 
-class Slots:
-    """Room for the rows that occur more than once in a batch: which they are, and their gradients of each thread."""
+class Room:
+    """Memory for a batch of `count` rows on `threads` threads: slots for the rows that occur more than once, which
+    place has which slot, and each thread's sums and scratch."""
 
     def __init__(self, count: int, threads: int, fields: int, memory: SideBySide) -> None:
+        from fieldwise.train.steps.shallow_loops import Slots
+
         self.count, self.threads = count, threads
-        most, kind = count // 2, memory.table.dtype
-        self.of = np.empty((count, fields), np.int32)
-        self.rows = np.empty((fields, most), np.int64)
-        self.used = np.zeros(fields, np.int64)
+        table, most = memory.table, count // 2
+        self.places = np.empty((count, fields), np.int32)
+        self.slots = Slots(np.empty((fields, most), np.int64), np.zeros(fields, np.int64))
         # Behind a gradient is how often the row occurs, and an FM's sum of derivatives.
-        size, line = memory.dim + memory.linear + 2, LINE // kind.itemsize
+        size, line = table.dim + table.linear + 2, LINE // table.numbers.itemsize
         size = size if size < line else -(-size // line) * line
-        # Of torch, whose memory begins a line.
-        room = -(-(fields + 16) * (size + 16) // line) * line
+        # Allocated by torch, whose memory begins a line.
+        scratch = -(-(fields + 16) * (size + 16) // line) * line
         self.sums = torch.zeros(threads, fields, most, size, dtype=memory.dtype).numpy()
-        self.scratch = torch.zeros(threads, room, dtype=memory.dtype).numpy()
+        self.scratch = torch.zeros(threads, scratch, dtype=memory.dtype).numpy()
 
 
 class Marks:
-    """For each row of the table, which batch saw it last; what is less than the batch's base is of an earlier one."""
+    """For each row of the table, where a batch saw it last; a mark less than a batch's base is of an earlier batch."""
 
     def __init__(self, rows: int) -> None:
         self.seen = np.full(rows, -1, dtype=np.int32)
@@ -202,16 +238,19 @@ def _kind(optimizer: RowOptimizer) -> int:
     return moves.ADAGRAD if isinstance(optimizer, AdaGrad) else moves.FTRL
 
 
-def _numbers(optimizer: RowOptimizer) -> tuple[float, ...]:
-    """The optimiser's numbers of the coming step, in the order in which `kernels.moves.moved` takes them."""
+def _numbers(optimizer: RowOptimizer) -> Numbers:
+    """The numbers of the coming step."""
+    from fieldwise.optim.moves import Numbers
+
     group = optimizer.param_groups[0]
-    step = float(group["step"] + 1)
+    step = group["step"] + 1
     if isinstance(optimizer, Adam):
-        return step, *map(float, group["betas"]), *optimizer.rate_and_eps({**group, "step": group["step"] + 1})
-    if isinstance(optimizer, AdaGrad):
-        return step, group["initial"], 0.0, group["lr"], group["eps"]
-    assert isinstance(optimizer, FTRL)
-    return step, group["l1"], group["l2"], group["lr"], group["beta"]
+        found = *group["betas"], *optimizer.rate_and_eps({**group, "step": step})
+    elif isinstance(optimizer, AdaGrad):
+        found = group["initial"], 0.0, group["lr"], group["eps"]
+    else:
+        found = group["l1"], group["l2"], group["lr"], group["beta"]
+    return Numbers(step, *map(float, found))
 
 
 def _powers(optimizer: RowOptimizer) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""The step of several workers that have each a part of every table."""
+"""The step of several workers, each of which has a part of every table."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fieldwise.train.steps.shared import SharedStep
 
 
 class ShardedStep(SharedStep):
-    """`SharedStep` over cut tables: their rows move while gradients arrive, the dense weights afterwards."""
+    """`SharedStep` over cut tables: rows move while gradients arrive, dense weights afterwards."""
 
     def __init__(self, cut: Cut, config: Config, total: int) -> None:
         self.cut, self.rate = cut, -1.0
-        # An optimiser must have something to move; a model of tables alone has nothing else.
+        # An optimiser needs a parameter, and a model of tables alone has no dense one.
         self.dense = list(cut.dense.values()) or [nn.Parameter(torch.zeros(()))]
         super().__init__(cut.model, config, total)
 

@@ -1,4 +1,4 @@
-"""The step of several workers: each takes its share of the batch, gradients are added up, all move alike."""
+"""The step of several workers: each takes its share of a batch, they add up gradients and make the same update."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Share(Batch):
 class SharedStep(Step):
     """`Step` over the workers' shares of a batch: the same losses and weights but for the rounding of sums.
 
-    Dense gradients are summed in one message; of a table the touched rows alone travel, with their ids.
+    Workers sum dense gradients in one message; of a table they send only the touched rows, with their ids.
     """
 
     def __init__(self, model: Model, config: Config, total: int) -> None:
@@ -46,7 +46,7 @@ class SharedStep(Step):
             )
         super().__init__(model, config, total)
         self.rank, self.workers = distributed.rank(), distributed.count()
-        self.whole = 0  # rows of the batch that is being trained on
+        self.whole = 0  # rows of the current batch, over all workers
 
     def batches(self, part: Part, epoch: int, start: int = 0) -> Iterator[Share]:
         settings = self.settings
@@ -75,18 +75,18 @@ class SharedStep(Step):
         return value
 
     def objective(self, found: dict[str, Tensor], labels: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-        """This share's part of the batch's loss, and of what its gradients are of."""
+        """This share's part of the batch's loss, and of the loss with its penalties."""
         part = len(labels) / self.whole
         loss, total = super().objective(found, labels, weights)
         return loss * part, total * part
 
     def row_penalty(self, rows: int) -> float:
-        """`objective` makes a share's part of it, which is right for means; a sum is of all rows in any case."""
+        """`objective` scales by the share, which is right for a mean; a sum is scaled back to that of all rows."""
         of_rows = super().row_penalty(rows)
         return of_rows if self.settings.l2_reduction == "mean" else of_rows * self.whole / rows
 
     def _seed(self, number: int) -> None:
-        """Dropout differs between workers and steps, and is the same when a step is done again after a kill."""
+        """Seeds dropout: it differs between workers and steps, and is the same when a step is repeated after a kill."""
         state = np.random.SeedSequence([self.seed, number, self.rank]).generate_state(1, np.uint64)
         torch.manual_seed(int(state[0]))
 
@@ -102,7 +102,7 @@ def exchange(weights: list[Any], loss: Tensor) -> float:
 
 
 def _add_dense(grads: list[Tensor]) -> None:
-    """One message for each type of numbers, whatever the number of layers."""
+    """Sums dense gradients in one message for each dtype, whatever the number of layers."""
     for kind in dict.fromkeys(grad.dtype for grad in grads):
         own = [grad for grad in grads if grad.dtype == kind]
         flat = distributed.summed(torch.cat([grad.reshape(-1) for grad in own]))
@@ -111,7 +111,7 @@ def _add_dense(grads: list[Tensor]) -> None:
 
 
 def _add_rows(weights: list[Any]) -> None:
-    """Each worker's touched rows, one worker behind the other: equal ids are added in that order by every optimiser."""
+    """Concatenates the touched rows in the order of ranks: every optimiser adds equal ids in that order."""
     own = [touched(weight.grad) for weight in weights]
     sizes = distributed.counts(torch.tensor([len(ids) for ids, _ in own], device=own[0][0].device))
     for number, (weight, (ids, rows)) in enumerate(zip(weights, own, strict=True)):

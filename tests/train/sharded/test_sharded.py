@@ -27,8 +27,9 @@ from fieldwise.data.world import World
 from fieldwise.models import build
 from fieldwise.nn.model import Model
 from fieldwise.train import distributed
-from fieldwise.train.loop import Network, train
+from fieldwise.train.loop import train
 from fieldwise.train.sharded.sharded_model import build as cut_model
+from fieldwise.train.state import Plan
 from fieldwise.train.steps import ShardedStep, Step, tables
 from tests import test_distributed as plain
 from tests.once import once, shared_folder
@@ -121,13 +122,8 @@ def two_workers(data: Path, folder: Path) -> dict[str, Any]:
 
 def run_with_clocks_apart(data: Path, out: Path) -> None:
     """For the second worker a checkpoint is always due, for the first never."""
-    original = Network._saves
-
-    def hurries(run: Network, seconds: float) -> bool:
-        return original(run, seconds + 1e9 * distributed.rank())
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Network, "_saves", hurries)
+        patch.setattr(Plan, "_late", lambda plan: distributed.rank() > 0)
         train(load_config(base={**TRAINING, "train.checkpoint_minutes": 5.0}), data, out)
 
 

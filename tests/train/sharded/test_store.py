@@ -18,6 +18,7 @@ from fieldwise.nn.model import Model
 from fieldwise.train.sharded.sharded_model import Cut
 from fieldwise.train.sharded.sharded_model import build as cut_model
 from fieldwise.train.sharded.store import CutStore
+from fieldwise.train.state import State
 from fieldwise.train.steps import ShardedStep, tables
 
 pytest.importorskip("torchrec", reason="TorchRec is not installed: make distributed")
@@ -56,7 +57,7 @@ def store(cut: Cut, tmp_path: Path) -> CutStore:
 
 def saved(store: CutStore, *steps: int, best: int = 1) -> list[str]:
     for step in steps:
-        store.save({"step": step, "best_step": best})
+        store.save(State(step, best_step=best))
     store.wait()
     return sorted(path.name for path in store.folder.iterdir())
 
@@ -67,12 +68,12 @@ def test_all_that_is_saved_comes_back_as_it_was(store: CutStore, cut: Cut) -> No
     everything = {**cut.live, **states, **store.average, **{f"dense {name}": value for name, value in dense.items()}}
     before = {name: value.clone() for name, value in everything.items()}
     store.optimizer.param_groups[0]["step"] = 12
-    store.save({"step": 12, "best_step": 1})
+    store.save(State(12, best_step=1))
     for value in everything.values():
         value.fill_(-9.0)  # while it is being written
     store.optimizer.param_groups[0]["step"] = 0
     store.wait()
-    assert store.load() == {"step": 12, "best_step": 1}
+    assert store.load() == State(12, best_step=1)
     assert store.optimizer.param_groups[0]["step"] == 12
     for name, value in everything.items():
         assert value.equal(before[name]), name
@@ -88,7 +89,7 @@ def test_the_last_and_the_best_are_kept(store: CutStore) -> None:
 def test_a_half_written_one_is_not_read(store: CutStore) -> None:
     saved(store, 1)
     shutil.copytree(store.folder / "000000000001", store.folder / ".000000000002.tmp")
-    assert store.load() == {"step": 1, "best_step": 1}
+    assert store.load() == State(1, best_step=1)
     assert saved(store, 3) == ["000000000001", "000000000003"]
 
 
@@ -117,5 +118,5 @@ def test_damage_is_one_line(store: CutStore) -> None:
 def test_what_cannot_be_written_is_one_line(store: CutStore) -> None:
     store.folder.write_text("a file in the way")
     with pytest.raises(TrainingError, match="the checkpoint cannot be written") as error:
-        store.save({"step": 1, "best_step": 1})
+        store.save(State(1, best_step=1))
     assert "\n" not in str(error.value)
