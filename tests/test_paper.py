@@ -220,13 +220,13 @@ def test_kpnn_with_identity_kernels_is_ipnn(kernel: str, product_norm: bool) -> 
     assert_equal(made("kpnn", ipnn, product_norm=product_norm, kernel=kernel)(IDS), ipnn(IDS))
 
 
-def test_afm_with_even_attention_is_fm_by_the_number_of_pairs() -> None:
+def test_afm_with_even_attention_is_fm_by_the_number_of_pairs_and_its_projection_starts_at_that() -> None:
     fm = made("fm")
-    for settings in ({"temperature": math.inf}, {"temperature": 1e15, "project": False}):
+    for settings, pairs in (({"temperature": math.inf}, 1), ({"temperature": 1e15, "project": False}, 6)):
         afm = made("afm", fm, **settings)
         found = afm.lookup(IDS)
-        assert_equal(afm.branches[0](found["vectors"]), fm.branches[0](found["vectors"]) / 6)
-        assert_equal(afm(IDS) - afm.linear(found["linear"]), (fm(IDS) - fm.linear(found["linear"])) / 6)
+        assert_equal(afm.branches[0](found["vectors"]), fm.branches[0](found["vectors"]) / pairs)
+        assert_equal(afm(IDS) - afm.linear(found["linear"]), (fm(IDS) - fm.linear(found["linear"])) / pairs)
 
 
 def test_afm_attends_unevenly() -> None:

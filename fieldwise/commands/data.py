@@ -140,6 +140,7 @@ def prepare(
         raise ConfigError("--history-set needs --history, the keys whose past becomes fields")
     if on_bad_rows not in ("stop", "skip"):
         raise ConfigError(f"--on-bad-rows takes stop or skip, found '{on_bad_rows}'")
+    known = _known_encoder(continue_from, schema) if continue_from else None
     asked = Asked(
         files=files,
         valid=valid,
@@ -156,7 +157,7 @@ def prepare(
         keep_negatives=keep_negatives,
         history=history_settings(history, history_set or ()) if history and history != "none" else None,
         gbdt_leaves=gbdt_leaves,
-        known=_known_encoder(continue_from, schema) if continue_from else None,
+        known=known,
         skip_bad_rows=on_bad_rows == "skip",
         threads=threads,
         keep_rows=not history,

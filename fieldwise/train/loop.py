@@ -46,8 +46,6 @@ from fieldwise.train.sharded.store import CutStore
 from fieldwise.train.state import Plan, Stopwatch
 from fieldwise.train.steps import make_step, optimizer_of, tables, ways_taken
 
-# How often an epoch's loss is logged and shown.
-LOGS_PER_EPOCH = 10
 # By how much the rate may rise from one step to the next. docs/lab has what was measured.
 WARMUP_SLOPE = 2e-5
 # From this many training rows on, the chosen batch size no longer grows.

@@ -32,7 +32,7 @@ from fieldwise.studies import (
     fig9,
     fig10,
     fig20,
-    history,
+    history_fields,
     kernels,
     layer_norm,
     one_gradient,
@@ -329,7 +329,7 @@ def test_figure_20_can_fail():
 
 def history_results(with_history: dict[str, float], without: dict[str, float], data: str = "repeat") -> Results:
     rows = []
-    for kind, areas in ((history.WITH, with_history), (history.WITHOUT, without)):
+    for kind, areas in ((history_fields.WITH, with_history), (history_fields.WITHOUT, without)):
         for model, area in areas.items():
             facts = {"auc": area, "log_loss": 1 - area, "valid_log_loss": 1 - area}
             rows.append({"data": data, "model": model, "history": kind, "seed": 0, **facts})
@@ -337,22 +337,22 @@ def history_results(with_history: dict[str, float], without: dict[str, float], d
 
 
 def test_the_history_study_judges_the_best_of_validation():
-    verdicts = history.claims(history_results({"lr": 0.7, "pin": 0.75}, {"lr": 0.6, "pin": 0.7}))
+    verdicts = history_fields.claims(history_results({"lr": 0.7, "pin": 0.75}, {"lr": 0.6, "pin": 0.7}))
     assert [verdict.passed for verdict in verdicts] == [True, True]
     assert "pin 0.2500 against pin 0.3000" in verdicts[0].words
-    verdicts = history.claims(history_results({"lr": 0.7, "pin": 0.65}, {"lr": 0.6, "pin": 0.68}))
+    verdicts = history_fields.claims(history_results({"lr": 0.7, "pin": 0.65}, {"lr": 0.6, "pin": 0.68}))
     assert [verdict.passed for verdict in verdicts] == [True, False]
-    frappe = history.claims(history_results({"lr": 0.99, "pin": 0.995}, {"lr": 0.93, "pin": 0.98}, "frappe"))
+    frappe = history_fields.claims(history_results({"lr": 0.99, "pin": 0.995}, {"lr": 0.93, "pin": 0.98}, "frappe"))
     assert [verdict.passed for verdict in frappe] == [True, True, True]
 
 
 def test_the_history_study_has_thirteen_models_twice_and_takes_real_data(tmp_path: Path):
     pytest.importorskip("xgboost")
-    made = history.plan(Setup())
+    made = history_fields.plan(Setup())
     assert len(made.cases) == 2 * 13
     assert set(made.sources) == {"repeat-without-0", "repeat-with-history-0"}
     write_real(tmp_path / "real")
-    made = history.plan(Setup(data=tmp_path / "real"))
+    made = history_fields.plan(Setup(data=tmp_path / "real"))
     assert len(made.sources) == 12
     for name in ("frappe", "frappe-grouped", "criteo", "avazu", "amazon"):
         for kind in ("without", "with-history"):
@@ -362,7 +362,7 @@ def test_the_history_study_has_thirteen_models_twice_and_takes_real_data(tmp_pat
         assert [part.rows for part in past.parts.values()] == [part.rows for part in plain.parts.values()]
     (tmp_path / "real" / "amazon" / "amazon.csv").unlink()
     (tmp_path / "real" / "amazon").rmdir()
-    assert "amazon-without-0" not in history.plan(Setup(data=tmp_path / "real")).sources
+    assert "amazon-without-0" not in history_fields.plan(Setup(data=tmp_path / "real")).sources
 
 
 def write_real(folder: Path, rows: int = 300) -> None:

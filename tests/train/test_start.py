@@ -81,13 +81,3 @@ def test_first_logits_are_near_the_base_rate(name: str, start: float) -> None:
     if model.linear is not None:
         model.linear.weights.start("normal", 0.01)
     assert float(model(rows()[0]).detach().std()) < 0.25
-
-
-def test_afm_with_equal_attention_starts_as_fm() -> None:
-    afm, fm = network("afm"), network("fm")
-    with torch.no_grad():
-        afm.branches[0].interaction.score.zero_()
-        fm.embedding.tables[0].weight.copy_(afm.embedding.tables[0].weight)
-        fm.linear.weights.weight.copy_(afm.linear.weights.weight)
-        ids = rows()[0][:50]
-        torch.testing.assert_close(afm(ids), fm(ids), rtol=1e-4, atol=1e-5)
