@@ -8,6 +8,7 @@ folder for both.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from contextlib import nullcontext
@@ -27,8 +28,8 @@ from fieldwise.config.errors import ConfigError
 from fieldwise.config.options import check_names
 from fieldwise.config.progress import Progress
 from fieldwise.config.settings import Config, TrainSettings
-from fieldwise.data.batches import steps_per_epoch
-from fieldwise.data.dataset import Dataset
+from fieldwise.data.batches import rows_of_batches, steps_per_epoch
+from fieldwise.data.dataset import Dataset, Part
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.models import MODELS, named, options
 from fieldwise.nn.model import Model
@@ -48,6 +49,8 @@ from fieldwise.train.steps import make_step, optimizer_of, tables, ways_taken
 
 # By how much the rate may rise from one step to the next. docs/lab has what was measured.
 WARMUP_SLOPE = 2e-5
+# A loss within this share of the base rate's has learnt nothing; fewer rows than these cannot tell.
+LEARNT, LEAST_ROWS = 1e-3, 5_000
 # From this many training rows on, the chosen batch size no longer grows.
 SMALL_ROWS = 400_000
 
@@ -221,7 +224,7 @@ class Network(Run):
                     unseen = 0
                 state.seconds += watch.lap()
                 if due.log:
-                    self._log_loss(epoch + 1)
+                    self._log_loss(epoch + 1, progress)
                 if due.evaluate:
                     progress.evaluated(self._evaluate(epoch + 1))
                 if due.save:
@@ -275,11 +278,31 @@ class Network(Run):
         self._log(record)
         return record
 
-    def _log_loss(self, epoch: int) -> None:
-        place, loss = self._place(), float(np.mean(self.state.losses))
+    def _log_loss(self, epoch: int, progress: Progress) -> None:
+        place, loss, steps = self._place(), float(np.mean(self.state.losses)), len(self.state.losses)
         speed = place["rows"] / max(self.state.seconds, 1e-9)
         self._log({"event": "train", "epoch": epoch, **place, "loss": loss, "rows_per_s": speed})
         self.state.losses = []
+        first = self.state.step - steps
+        if epoch == 1 and first - steps < self.settings.warmup <= first and distributed.count() == 1:
+            self._look_for_learning(loss, first, progress)
+
+    def _look_for_learning(self, loss: float, first: int, progress: Progress) -> None:
+        """Says so if the loss of the first logged steps after the warm-up is no better than the base rate's.
+
+        Both are of the same rows, so that chance in the labels cancels out.
+        """
+        settings, last = self.settings, self.state.step
+        rows = rows_of_batches(self.part.rows, settings.batch_size, self.config.seed, 0, first, settings.shuffle_rows)
+        these = np.concatenate(list(itertools.islice(rows, last - first)))
+        base = _base_loss(self.part, these)
+        if len(these) < LEAST_ROWS or loss < base * (1 - LEARNT):
+            return
+        self._log({"event": "base rate", "epoch": 1, **self._place(), "loss": loss, "base_loss": base})
+        found = (
+            f"in steps {first + 1} to {last} the training loss is {loss:.4f}, that of the base rate alone {base:.4f}"
+        )
+        progress.say(f"{found}: nothing is learnt so far; if it stays so, lower {self.rate}")
 
     def _store(self) -> checkpoint.Store:
         """Where checkpoints go: rank 0 saves everything, or each rank its shard."""
@@ -312,6 +335,15 @@ class Network(Run):
 
     def _tidy(self) -> None:
         self.store.tidy(self.state.best_step)
+
+
+def _base_loss(part: Part, rows: NDArray[np.int64]) -> float:
+    """The log loss of these rows by the rate of all training rows."""
+    rate = float(np.average(part.labels, weights=part.weights))
+    if not 0 < rate < 1:
+        return math.inf
+    losses = -np.log(np.where(np.take(np.asarray(part.labels), rows), rate, 1 - rate))
+    return float(np.mean(losses if part.weights is None else losses * np.take(np.asarray(part.weights), rows)))
 
 
 def _start(model: Model, settings: TrainSettings, dataset: Dataset) -> None:

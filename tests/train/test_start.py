@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from fieldwise.config.settings import TrainSettings
-from fieldwise.data.schema import Layout
+from fieldwise.config.progress import Progress
+from fieldwise.config.settings import TrainSettings, load_config
+from fieldwise.data.encode.prepare import prepare
+from fieldwise.data.schema import Field, Layout, Schema
 from fieldwise.models import build
 from fieldwise.nn.model import Model
 from fieldwise.optim import Adam, learning_rate
-from fieldwise.train.loop import warmup
+from fieldwise.train.loop import train, warmup
 
 FIELDS, ROWS = 16, 6000
 
@@ -81,3 +86,37 @@ def test_first_logits_are_near_the_base_rate(name: str, start: float) -> None:
     if model.linear is not None:
         model.linear.weights.start("normal", 0.01)
     assert float(model(rows()[0]).detach().std()) < 0.25
+
+
+class Heard(Progress):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    ids, labels = rows()
+    names = {f"f{place}": ids[:, place].numpy() for place in range(FIELDS)}
+    table = pa.table({"click": labels.numpy().astype(np.int8), **{n: pa.array(v) for n, v in names.items()}})
+    table = pa.concat_tables([table] * 20)
+    folder = tmp_path_factory.mktemp("drawn") / "data"
+    schema = Schema("click", tuple(Field(name) for name in names))
+    prepare({"train": lambda: iter([table])}, folder, "click", schema)
+    return folder
+
+
+def test_a_run_that_sits_on_the_base_rate_says_so(drawn: Path, tmp_path: Path) -> None:
+    shape = ["model.name=pin", "model.dim=8", "model.hidden=400,400,400,400", "model.subnet=20,5", "model.dropout=0.0"]
+    training = ["train.batch_size=500", "train.epochs=1", "train.lr=0.03"]
+    for name, more, stuck in (
+        ("constant", ["train.warmup=0"], True),
+        ("learns", ["train.warmup=15", "train.lr=1e-3"], False),
+    ):
+        heard = Heard()
+        train(load_config(overrides=[*shape, *training, *more]), drawn, tmp_path / name, progress=heard)
+        assert any("nothing is learnt so far; if it stays so, lower train.lr" in note for note in heard.notes) == stuck
+        events = [json.loads(line)["event"] for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
+        assert ("base rate" in events) == stuck
