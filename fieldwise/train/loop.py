@@ -299,9 +299,7 @@ class Network(Run):
         if len(these) < LEAST_ROWS or loss < base * (1 - LEARNT):
             return
         self._log({"event": "base rate", "epoch": 1, **self._place(), "loss": loss, "base_loss": base})
-        found = (
-            f"in steps {first + 1} to {last} the training loss is {loss:.4f}, that of the base rate alone {base:.4f}"
-        )
+        found = f"steps {first + 1} to {last} have a training loss of {loss:.4f}, the base rate alone {base:.4f}"
         progress.say(f"{found}: nothing is learnt so far; if it stays so, lower {self.rate}")
 
     def _store(self) -> checkpoint.Store:
