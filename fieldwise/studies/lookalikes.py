@@ -5,8 +5,9 @@ instead; appstore stands for the paper's Huawei. Size `paper` has Table 4's rows
 have the shapes of Table 5 and want a GPU (`--device cuda`). `small` is for two cores: vectors of 10, and DNNs of a
 fifth of the width. Below `paper` the sets with rare positives have more of them, or too few would be held out.
 
-recipes/SET/MODEL.toml (recipes/world in the repository) holds the shape and what a search with equal effort for every
-model chose: learning rate, start and L2 (benchmarks/world_search.py).
+recipes/SET/MODEL.toml (recipes/world in the repository) holds the shape, the learning rate, the start of the vectors
+and their L2. benchmarks/world_search.py chooses these with equal effort for every model; as long as it has not run with
+the shapes of Table 5, they are those of an older search with the smaller shapes (docs/lab/2026-11-studies.md).
 """
 
 from __future__ import annotations
