@@ -338,7 +338,15 @@ def world_rows(rows: int, fields: int, values: int, seed: int) -> Found:
     starts = np.cumsum([0, *(table.size for table in tables)])
     world_loops.encode(every, chosen, starts, widths, np.concatenate([table.reshape(-1) for table in tables]), ids)
     known = np.hstack([table[code[chosen]] for table, code in zip(tables, every, strict=True)])
-    return [(found, expected), (counts, twin), (ids, known)]
+    slot, day, shift = random.integers(values, size=rows), random.integers(7, size=rows), random.integers(9, size=7)
+    change, after, drifts = random.integers(7, size=values), random.integers(99, size=values), random.random(rows) < 0.5
+    moved = world_loops.drift(slot, drifts, day, shift, values)
+    now = world_loops.alive(slot, day, change, after)
+    lives = [
+        (moved, np.where(drifts, (slot + shift[day]) % values, slot)),
+        (now, np.where(day >= change[slot], after[slot], slot)),
+    ]
+    return [(found, expected), (counts, twin), (ids, known), *lives]
 
 
 CASES: dict[str, Callable[..., Found]] = {

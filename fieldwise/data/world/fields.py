@@ -88,7 +88,7 @@ class Field:
 
     def numbers(self, rng: np.random.Generator, rows: int) -> Codes:
         """Codes of a number for `rows` rows."""
-        return self.first[rng.integers(self.size, size=rows)]
+        return np.take(self.first, rng.integers(self.size, size=rows))
 
     def slots_of(self, rng: np.random.Generator, day: Codes) -> Codes:
         """Slots for rows at these days.
@@ -96,8 +96,12 @@ class Field:
         A slot is a place in the order of popularity, filled by one category until its successor is born. Popularity
         drifts: TREND of the rows follow an order that is new each day.
         """
+        from fieldwise.data.world import world_loops
+
         slot = self._zipf(rng.random(len(day)))
-        return np.where(rng.random(len(day)) < TREND, (slot + self.shift[day]) % self.slots, slot)
+        drifts = rng.random(len(day)) < TREND
+        found: Codes = world_loops.drift(slot, drifts, day, self.shift, self.slots)
+        return found
 
     def told_apart(self, rng: np.random.Generator, slot: Codes, run: int) -> Codes:
         """The slots with others in place of those that come twice within a run of `run` rows."""
@@ -111,7 +115,11 @@ class Field:
 
     def alive(self, slot: Codes, day: Codes) -> Codes:
         """The codes of the categories that fill slots at these days."""
-        return np.where(day >= self.change[slot], self.successor[slot], slot)
+        from fieldwise.data.world import world_loops
+
+        days = np.broadcast_to(day, slot.shape)
+        found: Codes = world_loops.alive(slot.ravel(), days.ravel(), self.change, self.successor)
+        return found.reshape(slot.shape)
 
     def look_up(self, column: pa.ChunkedArray) -> NDArray[np.float32]:
         """The vectors (B, RANK + 1) of raw cells; missing and unseen ones have a vector too."""

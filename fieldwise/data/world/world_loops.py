@@ -25,6 +25,24 @@ C4, C5, C6 = np.float32(0.009618129107628477), np.float32(0.0013333558146428443)
 BITS, BIAS = np.int32(23), np.int32(127 << 23)
 
 
+@njit(cache=True, nogil=True)
+def drift(slot: Any, drifts: Any, day: Any, shift: Any, slots: Any) -> Any:
+    """Slots, moved by their day's shift where a row drifts. Unlike numpy's index, the loop lets other threads run."""
+    found = np.empty_like(slot)
+    for i in range(len(slot)):
+        found[i] = (slot[i] + shift[day[i]]) % slots if drifts[i] else slot[i]
+    return found
+
+
+@njit(cache=True, nogil=True)
+def alive(slot: Any, day: Any, change: Any, successor: Any) -> Any:
+    """The codes that fill slots: from the day of a slot's change on, its successor."""
+    found = np.empty_like(slot)
+    for i in range(len(slot)):
+        found[i] = successor[slot[i]] if day[i] >= change[slot[i]] else slot[i]
+    return found
+
+
 @njit(cache=True, nogil=True, inline="always")
 def series(x: Any) -> Any:
     return ONE + x * (C1 + x * (C2 + x * (C3 + x * (C4 + x * (C5 + x * C6)))))
