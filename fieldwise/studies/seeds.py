@@ -9,26 +9,21 @@ from __future__ import annotations
 from statistics import stdev
 
 from fieldwise.reporting.result_tables import Column, high
-from fieldwise.studies import figures, sources
+from fieldwise.studies import figures, lookalikes
 from fieldwise.studies.study import Case, Plan, Results, Setup, Study, Verdict, key_of_lowest
 
 BASELINES = ("lr", "fm", "fnn", "deepfm")
-ROWS = {"small": 15_000, "medium": 500_000, "paper": 2_000_000}
-SHARE = 0.25
+DATA, SHARE = "criteo", 0.25
 
 
 def plan(setup: Setup) -> Plan:
     cases = []
     for model in ("pin", *BASELINES):
-        deep = model in ("pin", "fnn", "deepfm")
-        settings = {"model.name": model, "train.epochs": 4}
-        settings |= {"model.hidden": [140, 140, 140]} if deep else {}
-        settings |= {"model.dim": 10} if model != "lr" else {}
-        settings |= {"model.subnet": [20, 3]} if model == "pin" else {}
+        settings = lookalikes.settings(model, DATA, setup.size)
         # Three seeds are enough for the level of a baseline; PIN needs all for its spread.
         for seed in range(setup.seeds if model == "pin" else min(setup.seeds, 3)):
-            cases.append(Case({"model": model}, "criteo", settings, seed))
-    return Plan({"criteo": sources.world("criteo", ROWS[setup.size])}, cases)
+            cases.append(Case({"model": model}, DATA, settings, seed))
+    return Plan({DATA: lookalikes.source(setup, DATA)}, cases)
 
 
 def claims(results: Results) -> list[Verdict]:
