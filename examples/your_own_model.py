@@ -6,7 +6,7 @@ It is trained on a CPU or in a CUDA graph, exported, served, explained and measu
 import tempfile
 from pathlib import Path
 
-from torch import nn
+from torch import Tensor, nn
 
 from fieldwise import World, load_config
 from fieldwise.data.encode.prepare import prepare
@@ -28,20 +28,21 @@ class Cross(Interaction):
         self.width = self.flat.width
         self.layers = nn.ModuleList(affine(self.width, self.width) for _ in range(times))
 
-    def forward(self, v):
-        x = first = self.flat(v)
+    def forward(self, v: Tensor) -> Tensor:
+        x: Tensor = self.flat(v)
+        first = x
         for layer in self.layers:
             x = first * layer(x) + x
         return x
 
 
 @register
-def dcn(sizes, *, vectors=Vectors(8), crosses=2, layers=Layers((32,))):
+def dcn(layout, *, vectors=Vectors(8), crosses=2, layers=Layers((32,))):
     """DCNv2: explicit crosses of bounded degree beside a DNN (Wang et al. 2021)."""
-    dims = vectors.sizes(sizes)
+    dims = vectors.sizes(layout)
     cross, flat = Cross(dims, crosses), Flatten(dims)
     wide, deep = Branch(cross, DNN(cross.width, Layers(()))), Branch(flat, DNN(flat.width, layers))
-    return Model(Embedding(sizes, dims), wide, deep, linear=Linear(sizes))
+    return Model(Embedding(layout, dims), wide, deep, linear=Linear(layout))
 
 
 folder = Path(tempfile.mkdtemp())

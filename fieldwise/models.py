@@ -82,51 +82,53 @@ def describe(name: str, layout: Layout | None = None) -> dict[str, Any]:
 
 
 @register
-def lr(sizes: Layout) -> Model:
+def lr(layout: Layout) -> Model:
     """Logistic regression: one weight for each category (section 2)."""
-    return Model(None, linear=Linear(sizes))
+    return Model(None, linear=Linear(layout))
 
 
 @register
-def poly2(sizes: Layout, *, buckets: int = 2**18) -> Model:
+def poly2(layout: Layout, *, buckets: int = 2**18) -> Model:
     """Poly-2 regression: LR and a weight for each pair of categories, hashed if over `buckets` a field pair."""
-    weights = PairWeights(sizes.fields)
-    return Model(PairTable(sizes, buckets), Branch(weights, Sum()), linear=Linear(sizes))
+    weights = PairWeights(layout.fields)
+    return Model(PairTable(layout, buckets), Branch(weights, Sum()), linear=Linear(layout))
 
 
 @register
-def fm(sizes: Layout, *, vectors: Vectors = Vectors()) -> Model:
+def fm(layout: Layout, *, vectors: Vectors = Vectors()) -> Model:
     """Factorisation machine: linear part and all pairs' inner products (section 3.1, eq. 3)."""
-    dims = vectors.sizes(sizes)
-    return Model(Embedding(sizes, dims), Branch(PairSum(dims), Sum()), linear=Linear(sizes))
+    dims = vectors.sizes(layout)
+    return Model(Embedding(layout, dims), Branch(PairSum(dims), Sum()), linear=Linear(layout))
 
 
 @register
-def ffm(sizes: Layout, *, dim: int = 4, linear: bool = True, input_norm: bool = False) -> Model:
+def ffm(layout: Layout, *, dim: int = 4, linear: bool = True, input_norm: bool = False) -> Model:
     """Field-aware FM: a vector for each other field (section 3.1, eq. 4); input_norm is libFFM's 1/F."""
-    products = FieldAwareProduct(sizes.fields, dim, scale=1 / sizes.fields if input_norm else 1.0)
-    embedding = Embedding(sizes, ((sizes.fields - 1) * dim,) * sizes.fields, parts=sizes.fields - 1)
-    return Model(embedding, Branch(products, Sum()), linear=Linear(sizes) if linear else None)
+    products = FieldAwareProduct(layout.fields, dim, scale=1 / layout.fields if input_norm else 1.0)
+    embedding = Embedding(layout, ((layout.fields - 1) * dim,) * layout.fields, parts=layout.fields - 1)
+    return Model(embedding, Branch(products, Sum()), linear=Linear(layout) if linear else None)
 
 
 @register
-def kfm(sizes: Layout, *, vectors: Vectors = Vectors(), kernel: str = "mat", kernel_init: str = "identity") -> Model:
+def kfm(layout: Layout, *, vectors: Vectors = Vectors(), kernel: str = "mat", kernel_init: str = "identity") -> Model:
     """Kernel FM: a kernel for each pair in FM's product (section 3.1.2, eq. 11)."""
-    dims = vectors.sizes(sizes)
-    return Model(Embedding(sizes, dims), Branch(KernelSum(dims, kernel, kernel_init), Sum()), linear=Linear(sizes))
+    dims = vectors.sizes(layout)
+    return Model(Embedding(layout, dims), Branch(KernelSum(dims, kernel, kernel_init), Sum()), linear=Linear(layout))
 
 
 @register
-def nifm(sizes: Layout, *, vectors: Vectors = Vectors(), subnet: Sequence[int] = (32, 1), norm: str = "fused") -> Model:
+def nifm(
+    layout: Layout, *, vectors: Vectors = Vectors(), subnet: Sequence[int] = (32, 1), norm: str = "fused"
+) -> Model:
     """Network-in-FM: a micro network for each pair in FM's product (section 3.1.3, eq. 13)."""
-    dims = vectors.sizes(sizes)
+    dims = vectors.sizes(layout)
     subnets = MicroNetwork(dims, subnet, product=False, norm=norm, last_norm=False)
-    return Model(Embedding(sizes, dims), Branch(subnets, Sum()), linear=Linear(sizes))
+    return Model(Embedding(layout, dims), Branch(subnets, Sum()), linear=Linear(layout))
 
 
 @register
 def afm(
-    sizes: Layout,
+    layout: Layout,
     *,
     vectors: Vectors = Vectors(),
     attention: int = 16,
@@ -135,22 +137,22 @@ def afm(
     dropout: float = 0.0,
 ) -> Model:
     """Attentional FM: FM's pairs weighted by attention (section 3.1); `project` is of AFM's authors, not the paper."""
-    dims = vectors.sizes(sizes)
+    dims = vectors.sizes(layout)
     pool = AttentionPool(dims, attention, temperature, project, dropout)
-    return Model(Embedding(sizes, dims), Branch(pool, Sum()), linear=Linear(sizes))
+    return Model(Embedding(layout, dims), Branch(pool, Sum()), linear=Linear(layout))
 
 
 @register
-def fnn(sizes: Layout, *, vectors: Vectors = Vectors(), layers: Layers = DEEP) -> Model:
+def fnn(layout: Layout, *, vectors: Vectors = Vectors(), layers: Layers = DEEP) -> Model:
     """Factorisation-machine supported network: the field vectors into a DNN (section 3.2)."""
-    dims = vectors.sizes(sizes)
+    dims = vectors.sizes(layout)
     features = Flatten(dims)
-    return Model(Embedding(sizes, dims), Branch(features, DNN(features.width, layers)))
+    return Model(Embedding(layout, dims), Branch(features, DNN(features.width, layers)))
 
 
 @register
 def ccpm(
-    sizes: Layout,
+    layout: Layout,
     *,
     vectors: Vectors = Vectors(),
     channels: Sequence[int] = (256,),
@@ -159,31 +161,31 @@ def ccpm(
     layers: Layers = Layers((256, 256, 256), norm="none", dropout=0.5),
 ) -> Model:
     """Convolutional click prediction: convolutions along the fields, pooled, into a DNN (section 3.2)."""
-    dims = vectors.sizes(sizes)
+    dims = vectors.sizes(layout)
     features = Convolution(dims, channels, widths, keep)
-    return Model(Embedding(sizes, dims), Branch(features, DNN(features.width, layers)))
+    return Model(Embedding(layout, dims), Branch(features, DNN(features.width, layers)))
 
 
 @register
-def deepfm(sizes: Layout, *, vectors: Vectors = Vectors(), layers: Layers = DEEP) -> Model:
+def deepfm(layout: Layout, *, vectors: Vectors = Vectors(), layers: Layers = DEEP) -> Model:
     """DeepFM: FM and FNN on the same vectors, added (section 3.2)."""
-    dims = vectors.sizes(sizes)
+    dims = vectors.sizes(layout)
     features = Flatten(dims)
     deep = Branch(features, DNN(features.width, layers))
-    return Model(Embedding(sizes, dims), Branch(PairSum(dims), Sum()), deep, linear=Linear(sizes, bias=False))
+    return Model(Embedding(layout, dims), Branch(PairSum(dims), Sum()), deep, linear=Linear(layout, bias=False))
 
 
 @register
-def ipnn(sizes: Layout, *, vectors: Vectors = Vectors(), product_norm: bool = True, layers: Layers = DEEP) -> Model:
+def ipnn(layout: Layout, *, vectors: Vectors = Vectors(), product_norm: bool = True, layers: Layers = DEEP) -> Model:
     """Inner-product network: field vectors and all pairwise inner products into a DNN (section 3.3.2)."""
-    dims = vectors.sizes(sizes)
+    dims = vectors.sizes(layout)
     features = Concat(Flatten(dims), normed(InnerProduct(dims), product_norm))
-    return Model(Embedding(sizes, dims), Branch(features, DNN(features.width, layers)))
+    return Model(Embedding(layout, dims), Branch(features, DNN(features.width, layers)))
 
 
 @register
 def kpnn(
-    sizes: Layout,
+    layout: Layout,
     *,
     vectors: Vectors = Vectors(),
     kernel: str = "mat",
@@ -192,14 +194,14 @@ def kpnn(
     layers: Layers = DEEP,
 ) -> Model:
     """Kernel-product network: field vectors and all pairwise kernel products into a DNN (section 3.3.3)."""
-    dims = vectors.sizes(sizes)
+    dims = vectors.sizes(layout)
     features = Concat(Flatten(dims), normed(KernelProduct(dims, kernel, kernel_init), product_norm))
-    return Model(Embedding(sizes, dims), Branch(features, DNN(features.width, layers)))
+    return Model(Embedding(layout, dims), Branch(features, DNN(features.width, layers)))
 
 
 @register
 def pin(
-    sizes: Layout,
+    layout: Layout,
     *,
     vectors: Vectors = Vectors(),
     subnet: Sequence[int] = (40, 5),
@@ -208,6 +210,6 @@ def pin(
     layers: Layers = DEEP,
 ) -> Model:
     """Product-network in network: a micro network for each pair, their outputs into a DNN (section 3.3.4)."""
-    dims = vectors.sizes(sizes)
+    dims = vectors.sizes(layout)
     features = MicroNetwork(dims, subnet, product, subnet_norm, padded=True)
-    return Model(Embedding(sizes, dims), Branch(features, DNN(features.width, layers)))
+    return Model(Embedding(layout, dims), Branch(features, DNN(features.width, layers)))

@@ -241,7 +241,7 @@ def test_out_is_there(fails: Fails, tmp_path: Path, out: Path, trained: Trained)
         (["--model", "fm", "--set", "model.dimm=3"], "unknown option 'dimm'; did you mean 'dim'?"),
         (["--model", "fm", "--set", "train.lrr=1"], "unknown train setting 'lrr'; did you mean 'lr'?"),
         (["--model", "fm", "--set", "train.lr"], "--set takes KEY=VALUE, such as train.lr=3e-4, found 'train.lr'"),
-        (["--model", "fm", "--set", "train.lr=fast"], "train.lr must be a float, found 'fast'"),
+        (["--model", "fm", "--set", "train.lr=fast"], "train.lr must be a number, found 'fast'"),
         (["--model", "fm", "--set", "train.epochs=0"], "train.epochs must be at least 1, found 0"),
         (["--model", "fm", "--set", "train.schedule=cosin"], "unknown schedule 'cosin'; did you mean 'cosine'?"),
         (
@@ -283,12 +283,12 @@ def test_a_part_of_one_class(fails: Fails, tmp_path: Path, out: Path, trained: T
 
 
 def test_a_folder_that_was_not_prepared(fails: Fails, tmp_path: Path, out: Path, trained: Trained) -> None:
-    assert "not a folder that `fieldwise prepare` left" in fails("train", tmp_path, "--model", "lr", "--out", out)
+    assert "not a folder that `fieldwise prepare` wrote" in fails("train", tmp_path, "--model", "lr", "--out", out)
     copy = tmp_path / "data"
     shutil.copytree(trained.data, copy)
     ids = copy / "train" / "ids.npy"
     save(ids, ids.read_bytes()[:-100])
-    assert "not a folder that `fieldwise prepare` left" in fails("train", copy, "--model", "lr", "--out", out)
+    assert "not a folder that `fieldwise prepare` wrote" in fails("train", copy, "--model", "lr", "--out", out)
     assert left(out) == []
 
 
@@ -307,7 +307,7 @@ def test_a_folder_without_its_encoder_is_refused_before_training(
     shutil.copytree(trained.data, copy)
     shutil.rmtree(copy / "encoder")
     line = fails("train", copy, "--model", "lr", "--out", out)
-    assert f"not a folder that `fieldwise prepare` left: there is no {copy / 'encoder'} ({copy})" in line
+    assert f"not a folder that `fieldwise prepare` wrote: there is no {copy / 'encoder'} ({copy})" in line
     assert left(out) == []
 
 
@@ -360,7 +360,7 @@ def test_where_a_study_goes(fails: Fails, tmp_path: Path, out: Path, trained: Tr
         line = fails("tune", trained.data, "--model", "lr", "--out", folder)
         assert f"{folder} holds something that is no study; choose another --out" in line
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
-    assert "not a folder that `fieldwise prepare` left" in fails("tune", tmp_path, "--model", "lr", "--out", out)
+    assert "not a folder that `fieldwise prepare` wrote" in fails("tune", tmp_path, "--model", "lr", "--out", out)
     data = tmp_path / "data"
     shutil.copytree(trained.data, data)
     facts = json.loads((data / "data.json").read_text())

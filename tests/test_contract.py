@@ -144,7 +144,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_name(name: str) -> None:
 def test_an_option_of_another_type_is_refused(name: str) -> None:
     for option, default in models.options(name).items():
         for wrong in (None, {}, 1.5 if isinstance(default, str) else "words"):
-            with pytest.raises(ConfigError, match=f"model.{option} must be a .*, found .* .model {name}"):
+            with pytest.raises(ConfigError, match=f"model.{option} must be .*, found .* .model {name}"):
                 models.build(name, LAYOUTS["plain"], {option: wrong})
 
 

@@ -25,8 +25,9 @@ class Router:
 
     def __post_init__(self) -> None:
         if len(self.shares) != len(self.arms):
-            found = f"{len(self.shares)} for {len(self.arms)} arms"
-            raise ConfigError(f"a split needs a share for each arm, found {found}; write --split 50,50")
+            found = f"{len(self.shares)} for {', '.join(self.arms)}"
+            example = ",".join([f"{100 // len(self.arms)}"] * len(self.arms))
+            raise ConfigError(f"a split needs a share for each arm, found {found}; write --split {example}")
         if not all(math.isfinite(share) and share >= 0 for share in self.shares) or not sum(self.shares) > 0:
             raise ConfigError(f"shares of a split are 0 or more, and not all 0, found {self.shares}")
         if len(set(self.arms)) < len(self.arms):

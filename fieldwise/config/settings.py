@@ -208,6 +208,9 @@ def _typed(values: dict[str, Any], kind: type, section: str, where: str) -> dict
     return result
 
 
+TYPES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+
+
 def coerce(value: Any, hint: Any, name: str, where: str) -> Any:
     """A value converted to its type; raises ConfigError with the value found."""
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
@@ -216,7 +219,7 @@ def coerce(value: Any, hint: Any, name: str, where: str) -> Any:
         return int(value)
     if hint in (int, float, str, bool):
         if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
-            raise ConfigError(f"{name} must be a {hint.__name__}, found {value!r} ({where})")
+            raise ConfigError(f"{name} must be {TYPES[hint]}, found {value!r} ({where})")
         return value
     if not isinstance(value, (list, tuple)):
         raise ConfigError(f"{name} must be a list, found {value!r} ({where})")

@@ -68,9 +68,12 @@ class Dataset:
             parts = {name: _open_part(path / name) for name in PARTS if name in facts["rows"]}
             # It is what a trained model takes along in the end: too late to find out that it is gone.
             if not (path / "encoder").is_dir():
-                raise FileNotFoundError(f"there is no {path / 'encoder'}")
+                raise FileNotFoundError(path / "encoder")
+        except FileNotFoundError as error:
+            missing = error.filename or error
+            raise BundleError(f"not a folder that `fieldwise prepare` wrote: there is no {missing} ({path})") from None
         except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
-            raise BundleError(f"not a folder that `fieldwise prepare` left: {error} ({path})") from None
+            raise BundleError(f"not a folder that `fieldwise prepare` wrote: {error} ({path})") from None
         schema = Schema.load(path / "schema.toml")
         for name, part in parts.items():
             weights = part.rows if part.weights is None else len(part.weights)

@@ -125,6 +125,8 @@ class Run(ABC):
             with whole_file(self.out / "config.toml") as file:
                 file.write_text(self.config.to_toml(), encoding="utf-8")
             return (self.out / "DONE").exists()
+        elif (self.out / "DONE").exists():
+            raise TrainingError(f"{self.out} already holds a finished run; choose another --out")
         elif there:
             raise TrainingError(f"{self.out} already holds something; go on with --resume, or choose another --out")
         # The identity comes first: from then on --resume knows the folder, whatever else is in it.

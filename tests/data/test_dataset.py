@@ -51,14 +51,14 @@ def test_missing_or_cut_files(copied: Path, name: str, left: int | None) -> None
     file.unlink()
     if left is not None:
         file.write_bytes(content[:left])
-    with pytest.raises(BundleError, match=r"not a folder that `fieldwise prepare` left.*data\)"):
+    with pytest.raises(BundleError, match=r"not a folder that `fieldwise prepare` wrote.*data\)"):
         Dataset.open(copied)
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", '"text"', '{"sizes": 1}', "not json"])
 def test_foreign_facts(copied: Path, content: str) -> None:
     (copied / "data.json").write_text(content)
-    with pytest.raises(BundleError, match="not a folder that `fieldwise prepare` left"):
+    with pytest.raises(BundleError, match="not a folder that `fieldwise prepare` wrote"):
         Dataset.open(copied)
 
 
@@ -87,7 +87,7 @@ def test_a_damaged_schema(copied: Path) -> None:
 
 def test_any_folder(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nothing"):
-        with pytest.raises(FieldwiseError, match="not a folder that `fieldwise prepare` left"):
+        with pytest.raises(FieldwiseError, match="not a folder that `fieldwise prepare` wrote"):
             Dataset.open(path)
 
 

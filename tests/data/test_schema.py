@@ -59,7 +59,7 @@ def test_only_what_differs_from_the_default_is_written() -> None:
         ('label = "y"\nfield = "x"', "each field is a table"),
         ('label = "y"\nfield = ["x"]', "each field is a table"),
         ('lable = "y"', "unknown schema setting 'lable'; did you mean 'label'"),
-        ("label = 5", "schema setting 'label' must be a str, found 5"),
+        ("label = 5", "schema setting 'label' must be a text, found 5"),
         ("label", "not a TOML file"),
         ('label = "y"\n[[field]]\nname = "x"\nkid = "set"', "unknown field setting 'kid'; did you mean 'kind'"),
         (
@@ -70,8 +70,8 @@ def test_only_what_differs_from_the_default_is_written() -> None:
             NUMBER + 'buckets = "quantiles"',
             "unknown buckets 'quantiles'; did you mean 'quan",
         ),
-        ('label = "y"\n[[field]]\nname = "x"\nmin_count = "2"', "'min_count' must be a int, found '2'"),
-        ('label = "y"\n[[field]]\nname = "x"\nmin_count = true', "'min_count' must be a int, found True"),
+        ('label = "y"\n[[field]]\nname = "x"\nmin_count = "2"', "'min_count' must be a whole number, found '2'"),
+        ('label = "y"\n[[field]]\nname = "x"\nmin_count = true', "'min_count' must be a whole number, found True"),
         ('label = "y"\n[[field]]\nname = "x"\nmin_count = 0', "min_count must be at least 1, found 0"),
         (
             NUMBER + "bucket_count = 0",

@@ -197,7 +197,7 @@ def test_mistakes_are_one_line_before_anything_is_trained(data, tmp_path, capsys
         ([data, "--models", "lr", "--jobs", 0], "--jobs must be at least 1, found 0"),
         ([data, "--models", "lr", "--recipes", tmp_path / "none"], "--recipes takes a folder"),
         ([data, "--models", "lr", "--device", "tpu"], "device must be cpu, cuda or auto, found 'tpu'"),
-        ([tmp_path, "--models", "lr"], "not a folder that `fieldwise prepare` left"),
+        ([tmp_path, "--models", "lr"], "not a folder that `fieldwise prepare` wrote"),
     ):
         assert run("compare", *arguments, "--out", out, "--json") == 2
         (line,) = capsys.readouterr().err.splitlines()

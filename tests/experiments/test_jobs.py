@@ -100,7 +100,7 @@ def test_time_left_is_that_of_the_model_or_of_all():
 
 def test_what_went_wrong_is_one_line(tmp_path, monkeypatch):
     job = Job("pin", "pin seed 0", tmp_path / "none", tmp_path / "out")
-    assert job.attempt().startswith("not a folder that `fieldwise prepare` left")
+    assert job.attempt().startswith("not a folder that `fieldwise prepare` wrote")
 
     def broken(*arguments, **more):
         raise RuntimeError("out of memory\nTried to allocate")

@@ -64,12 +64,12 @@ class Cross(Interaction):
         return x
 
 
-def dcn(sizes: Layout, *, vectors: Vectors = Vectors(6), crosses: int = 2, layers: Layers = Layers((8,))) -> Model:
+def dcn(layout: Layout, *, vectors: Vectors = Vectors(6), crosses: int = 2, layers: Layers = Layers((8,))) -> Model:
     """DCNv2: explicit crosses of bounded degree beside a DNN."""
-    dims = vectors.sizes(sizes)
+    dims = vectors.sizes(layout)
     cross, flat = Cross(dims, crosses), Flatten(dims)
     wide, deep = Branch(cross, DNN(cross.width, Layers(()))), Branch(flat, DNN(flat.width, layers))
-    return Model(Embedding(sizes, dims), wide, deep, linear=Linear(sizes))
+    return Model(Embedding(layout, dims), wide, deep, linear=Linear(layout))
 
 
 @pytest.fixture

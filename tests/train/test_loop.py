@@ -280,7 +280,7 @@ def test_a_failed_run_with_something_else_in_its_folder_stays(data, tmp_path):
     with pytest.raises(TrainingError, match="the loss is"):
         run(data, tmp_path / "run", **bad)
     (tmp_path / "run" / "notes.txt").write_text("precious")
-    with pytest.raises(TrainingError, match="already holds something"):
+    with pytest.raises(TrainingError, match="already holds a finished run"):
         run(data, tmp_path / "run")
 
 

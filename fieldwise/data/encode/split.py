@@ -37,7 +37,8 @@ class Split:
 
     def __post_init__(self) -> None:
         if not (min(self.shares) >= 0 and abs(sum(self.shares) - 1) <= 1e-6 and self.shares[0] > 0):
-            raise ConfigError(f"--split needs three shares that sum to 1, training first, found {self.shares}")
+            found = ",".join(f"{share:g}" for share in self.shares)
+            raise ConfigError(f"--split needs three shares that sum to 1, such as 0.8,0.1,0.1, found {found}")
         if self.seed < 0:
             raise ConfigError(f"--seed must be 0 or more, found {self.seed}")
         if self.by and self.group:
