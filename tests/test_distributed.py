@@ -279,7 +279,7 @@ def test_dropout_is_drawn_again_alike(two: dict[str, Any], folder: Path) -> None
 def test_refusals_are_one_line(two: dict[str, Any]) -> None:
     assert "batch norm needs the whole batch in one process" in two["refused"][0]
     assert "a batch needs a row for each of 2 workers, found 1 rows" in two["refused"][1]
-    assert "already holds something; go on with --resume" in two["mistake"]
+    assert "already holds a finished run; choose another --out" in two["mistake"]
 
 
 def often_killed(data: Path, out: Path, moments: list[tuple[int, int]]) -> None:

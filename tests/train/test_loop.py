@@ -131,7 +131,7 @@ def test_nan_stops_with_the_step(data, tmp_path):
 
 def test_another_run_is_never_overwritten(data, tmp_path):
     run(data, tmp_path / "run", train__epochs=1)
-    with pytest.raises(TrainingError, match="--resume"):
+    with pytest.raises(TrainingError, match="already holds a finished run; choose another --out"):
         run(data, tmp_path / "run", train__epochs=1)
     with pytest.raises(ConfigError, match="did you mean 'dim'"):
         run(data, tmp_path / "new", model__dmi=3)
@@ -280,7 +280,7 @@ def test_a_failed_run_with_something_else_in_its_folder_stays(data, tmp_path):
     with pytest.raises(TrainingError, match="the loss is"):
         run(data, tmp_path / "run", **bad)
     (tmp_path / "run" / "notes.txt").write_text("precious")
-    with pytest.raises(TrainingError, match="already holds a finished run"):
+    with pytest.raises(TrainingError, match="already holds something"):
         run(data, tmp_path / "run")
 
 
