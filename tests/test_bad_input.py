@@ -99,7 +99,7 @@ FILES: list[tuple[str, str | bytes, str]] = [
         "no column is left to predict 'click' from",
     ),
     ("a.csv", ",click\nx,0\n" * 5, "the first column has no name and does not number the rows, found 'x' in it"),
-    ("a.csv", "click,user,\n" + "0,a,\n1,b,\n" * 9, "an empty name (column 3, FILE); give it a name of its own there"),
+    ("a.csv", "click,user,\n" + "0,a,\n1,b,\n" * 9, "an empty name (column 3, FILE); give it a unique name there"),
     ("a.csv", "0,3,3\n1,2,2\n", "(column 2, FILE); a file without a header ends in .txt"),
     ("a.parquet.gz", gzip.compress(b"PAR1", mtime=0), "not a readable parquet file: it is packed once more; unpack it"),
     ("a.docx", GOOD, "a file must end in .csv, .tsv, .txt, .parquet, .libsvm or .libffm"),
@@ -118,7 +118,7 @@ def test_columns_of_one_name_in_a_parquet_file(fails: Fails, tmp_path: Path, out
     columns = [pa.array([0, 1] * 9), pa.array(["a", "b"] * 9), pa.array(["a", "b"] * 9)]
     parquet.write_table(pa.Table.from_arrays(columns, names=["click", "user", "user"]), tmp_path / "a.parquet")
     line = fails("prepare", tmp_path / "a.parquet", "--label", "click", "--out", out)
-    assert f"each column needs a name of its own, found 'user' 2 times ({tmp_path / 'a.parquet'})" in line
+    assert f"each column needs a unique name, found 'user' 2 times ({tmp_path / 'a.parquet'})" in line
 
 
 def test_folders_where_files_are_meant(fails: Fails, tmp_path: Path, out: Path, trained: Trained) -> None:

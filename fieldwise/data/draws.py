@@ -1,4 +1,4 @@
-"""Random numbers that are drawn beside a user's rows: each purpose has a stream of its own.
+"""Random numbers that are drawn beside a user's rows: each purpose has a separate stream.
 
 numpy's plain stream of a seed is the one that people draw their own columns from. A split that reads it too puts rows
 into parts by what made their labels: with `default_rng(0).random(n) < 0.2` as labels, all positives went to training.

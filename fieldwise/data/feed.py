@@ -36,7 +36,7 @@ class Source:
         self.resident = [_copied(array, device) for array in self.arrays] if resident else None
 
     def load(self, rows: NDArray[np.int64]) -> list[Tensor]:
-        """What `put` needs of these rows: their numbers, or the rows themselves; slow, for a thread of its own."""
+        """What `put` needs of these rows: their numbers, or the rows themselves; slow, for a separate thread."""
         found = [torch.from_numpy(rows)] if self.resident else [torch.from_numpy(array[rows]) for array in self.arrays]
         return [each.pin_memory() for each in found] if self.device.type == "cuda" else found
 

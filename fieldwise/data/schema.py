@@ -100,7 +100,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class HistorySettings:
-    """Which keys have a history, and how it is told: see data/history/history.py.
+    """Which keys have a history, and how it is counted: see data/history/history.py.
 
     `keys` are columns, or crosses like `user*item`; `auto`, or `auto:8`, stands for up to that many, which prepare
     proposes and writes in its place (data/encode/propose_history.py). `strength` rows of the overall rate are added to
@@ -175,12 +175,12 @@ class HistorySettings:
 
     @property
     def clock(self) -> str:
-        """The column that tells a row's moment; nothing where the order does, or there is no time."""
+        """The column that holds a row's moment; empty where the order is the time, or there is none."""
         return "" if self.time == ROW_ORDER else self.time
 
     @property
-    def told_of(self) -> list[str]:
-        """The columns that a history is told of: those of the keys, of the groups, and of the time."""
+    def columns_needed(self) -> list[str]:
+        """The columns that a history needs: those of the keys, of the groups, and of the time."""
         return [name for name in dict.fromkeys([*self.columns, *self.group, self.clock]) if name]
 
 

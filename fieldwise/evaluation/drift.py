@@ -147,12 +147,12 @@ def seen_names(encoder: Encoder | JoinedEncoder, names: Sequence[str]) -> list[s
     """The named fields and history keys; refuses names that are neither, and fields without a vocabulary."""
     encoders = [one for one, _ in parts_of(encoder)]
     fields = {f.name: f for one in encoders for f in one.schema.fields}
-    able = [name for name, field in fields.items() if not field.always_known]
+    able = [name for name, field in fields.items() if not field.why_always_known]
     keys = [key for one in encoders if one.history for key in one.history.settings.keys if key not in fields]
     asked = [each for name in names for each in (able if name == ALL else [name])]
     for name in asked:
         if name in fields and name not in able:
-            why = f"'{name}': {fields[name].always_known}"
+            why = f"'{name}': {fields[name].why_always_known}"
             raise ConfigError(f"--seen takes fields with a vocabulary, found {why}; choose from {', '.join(able)}")
         if name not in able and name not in keys:
             raise ConfigError(

@@ -69,9 +69,9 @@ def entrants(text: str, data: Path) -> tuple[list[Entrant], list[str]]:
 
 def _usual(data: Path) -> list[str]:
     """Trees, LR and FNN on rates, where there are any, and models of products on the ids."""
-    told = f"-{FOLDER}" if offered(data / FOLDER) else ""
+    suffix = f"-{FOLDER}" if offered(data / FOLDER) else ""
     ordered = [f"gbdt-{ORDER}"] if offered(data / ORDER) else []
-    return [f"gbdt{told}", *ordered, f"lr{told}", f"fnn{told}", "fm", "ipnn"]
+    return [f"gbdt{suffix}", *ordered, f"lr{suffix}", f"fnn{suffix}", "fm", "ipnn"]
 
 
 def model_of(name: str) -> str:

@@ -91,6 +91,7 @@ def _norms(default: str) -> OneOf:
 
 
 def _always(values: Values) -> Callable[[Any], Values]:
+    """The same values, whatever the default is."""
     return lambda default: values
 
 

@@ -73,6 +73,7 @@ class Writer:
             return cgutils.gep_inbounds(builder, base, index)  # type: ignore[no-untyped-call, unused-ignore]
 
         def lanes(base: Any, n: int, *terms: Any, of: Any = vector) -> Any:
+            """A pointer to the `n`-th vector of LANES numbers from `base` + r + `terms` on; `of` is its type."""
             return builder.bitcast(place(base, r, r.type(n * LANES), *terms), of.as_pointer())
 
         def row(i: int) -> Any:

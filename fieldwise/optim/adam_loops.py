@@ -96,7 +96,7 @@ def adam_rows(order: Order, low: int, high: int, tables: Tables, powers: NDArray
                 prefetch_second(clock, unique[u + AHEAD])
         row, start, end = unique[u], starts[u], starts[u + 1] if u + 1 < all_rows else len(places)
         kept = decays(kind, to, clock, row, numbers, flat, known)
-        # Two calls: where all sixteen are known to be meant, the processor need not be told which.
+        # Two calls: where all sixteen are known to be meant, the processor needs no mask.
         if dim >= LANES:
             move(to, row, dim, LANES, kept, values, places, start, end, weight, mean, square, numbers)
         else:

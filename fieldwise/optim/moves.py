@@ -100,7 +100,7 @@ def move_row(
     kind: int, to: Cast, wide: int, table: Pointer, at: int, kept: tuple[Any, Any], along: Gradient, numbers: Numbers
 ) -> None:
     """Moves the row of `wide` weights at table[at], sixteen numbers at a time."""
-    # Two loops: where all sixteen are known to be meant, the processor need not be told which.
+    # Two loops: where all sixteen are known to be meant, the processor needs no mask.
     if wide >= LANES:
         move_lanes(kind, to, wide, LANES, table, at, kept, along, numbers)
     else:

@@ -110,7 +110,7 @@ def _mark(ids, tables, marks, M, N, BLOCK_M: tl.constexpr):
     """Finds the owner of each place, queues the owners that have guests, and takes the largest gradient of each table.
 
     Atomic operations on the same number wait for each other, and many places have the same id: so each place reads
-    first, and one that need not change anything goes to a number of its own instead.
+    first, and one that need not change anything goes to a spare slot instead.
     """
     place = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     inside = place < M

@@ -28,7 +28,7 @@ def pairs(fields: int) -> tuple[Tensor, Tensor]:
 
 
 def check_pairs(fields: int, each: int = 32) -> None:
-    """Refuses so many fields that their pairs, `each` bytes a pair, do not fit in memory."""
+    """Refuses fields whose pairs, `each` bytes a pair, do not fit in memory."""
     count = fields * (fields - 1) // 2
     if each * count > memory.available():
         raise TooLarge(f"{fields:,} fields have {count:,} pairs, too many for memory; prepare fewer, or take lr or fm")

@@ -193,11 +193,12 @@ def no_pair_kernels(v: Tensor, tile: int) -> str:
     rounded = torch.is_autocast_enabled(v.device.type)
     if not rounded and torch.is_grad_enabled():
         return "gradients in float32"
-    return "" if 2 * tile * (2 if rounded else 4) <= room() else "a pair's matrices do not fit into shared memory"
+    fits = 2 * tile * (2 if rounded else 4) <= shared_memory_bytes()
+    return "" if fits else "a pair's matrices do not fit into shared memory"
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def room() -> int:
+def shared_memory_bytes() -> int:
     """Bytes of shared memory that a program on this GPU may have."""
     properties: Any = torch.cuda.get_device_properties()
     return int(properties.shared_memory_per_block_optin)

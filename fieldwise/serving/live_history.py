@@ -36,7 +36,7 @@ class LiveHistory:
     def ids(self, column: Column, rows: int) -> NDArray[np.int32]:
         """The id columns (n, H * width) of all history fields."""
         keys, times = self.keys(column), self.times(column, rows)
-        return self.history.ids(self.history.told(self._counted(keys, times)))
+        return self.history.ids(self.history.ids_of_counts(self._counted(keys, times)))
 
     def keys(self, column: Column) -> Keys:
         """Like History.keys: a number is keyed by its bucket, everything else by its text."""
@@ -69,7 +69,7 @@ class LiveHistory:
         """Like History.counted, but adds a few waiting events to the table's counts without copying the table."""
         history, waiting = self.history, self.history.waiting
         if not len(waiting.times):
-            return history.counts.look(keys, times)
+            return history.counts.lookup(keys, times)
         if keys.size * len(waiting.times) > MOST_COMPARISONS:
             return history.counted(keys, times)
         window, delay = self.settings.window, self.settings.delay
@@ -82,7 +82,7 @@ class LiveHistory:
             age = np.maximum(0.0, times[:, None] - waiting.times)
             change *= np.exp(-math.log(2) / self.settings.half_life * age)
         same = keys[:, None, :] == waiting.keys
-        found = history.counts.look(keys, times)
+        found = history.counts.lookup(keys, times)
         found[:, :, 0] += np.einsum("nw,nwk->nk", change, same)
         found[:, :, 1] += np.einsum("nw,nwk->nk", change * waiting.labels, same)
         return np.maximum(found, 0.0)

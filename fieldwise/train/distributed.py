@@ -198,8 +198,8 @@ def _signals_kept() -> Iterator[None]:
 
 def _dead(error: Any, restarts: int) -> str:
     number, failure = error.get_first_failure()
-    told = failure.message
-    line = str(told["message"]).splitlines()[0] if isinstance(told, dict) else str(told).strip().splitlines()[-1]
+    cause = failure.message
+    line = str(cause["message"]).splitlines()[0] if isinstance(cause, dict) else str(cause).strip().splitlines()[-1]
     why = f"worker {number} ended with {failure.exitcode}: {line}"
     return f"a worker died more often than --restarts {restarts}; go on with --resume ({why})"
 
@@ -216,16 +216,16 @@ def from_first(action: Callable[[], T]) -> T:
     """Runs the action on rank 0; every worker returns its result, or raises the user's mistake that it raised."""
     if count() == 1:
         return action()
-    told: list[Any] = [None]
+    shared: list[Any] = [None]
     if first():
         try:
-            told[0] = action()
+            shared[0] = action()
         except FieldwiseError as error:
-            told[0] = error
-    group.broadcast_object_list(told, src=0)
-    if isinstance(told[0], FieldwiseError):
-        raise told[0]
-    result: T = told[0]
+            shared[0] = error
+    group.broadcast_object_list(shared, src=0)
+    if isinstance(shared[0], FieldwiseError):
+        raise shared[0]
+    result: T = shared[0]
     return result
 
 

@@ -298,7 +298,7 @@ def counts(rows: int, keys: int, kinds: int, delay: float, window: float, seed: 
     for row, label, time in zip(asked, labels, times, strict=True):
         for key in row:
             twin[key] += np.array([1, label]) * 2 ** ((time - times[-1]) / 5)
-    looked = table.look(asked, np.full(rows, times[-1]))
+    looked = table.lookup(asked, np.full(rows, times[-1]))
     stream, seen = Counts(), np.zeros((rows, keys, 2))
     stream.stream(Events(asked, labels, times), 0, 0, 0, np.array([delay, window]), seen)
     expected = np.zeros_like(seen)

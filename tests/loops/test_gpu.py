@@ -20,7 +20,7 @@ H200 = 232_448  # bytes; NIFM with vectors of 64 asked for 262,144 there
 def test_micro_networks_fit_or_go_the_plain_way(monkeypatch, dim, subnet, product, fits):
     monkeypatch.setattr(ways, "HAS_TRITON", True)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
-    monkeypatch.setattr(ways, "room", lambda: H200)
+    monkeypatch.setattr(ways, "shared_memory_bytes", lambda: H200)
     network = MicroNetwork([dim] * 3, subnet, product=product)
     with torch.no_grad():
         assert bool(micro.TRITON.against(network, torch.zeros(2, 3, dim))) != fits
@@ -30,7 +30,7 @@ def test_micro_networks_fit_or_go_the_plain_way(monkeypatch, dim, subnet, produc
 def test_kernels_fit_or_go_the_plain_way(monkeypatch, dim, fits):
     monkeypatch.setattr(ways, "HAS_TRITON", True)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
-    monkeypatch.setattr(ways, "room", lambda: H200)
+    monkeypatch.setattr(ways, "shared_memory_bytes", lambda: H200)
     with torch.no_grad():
         part = KernelProduct([dim] * 3, "mat", "identity")
         assert bool(kernel.TRITON.against(part, torch.zeros(2, 3, dim))) != fits

@@ -155,4 +155,4 @@ def counted(service):
     """How many rows the history has, those that wait to come in included."""
     history = service.arms[0].engine.coders[0].live_history.history
     overall = history.mixed_keys({"user": np.zeros(1, dtype=np.uint64)})[:, -1:]
-    return history.counts.look(overall)[0, 0, 0] + len(history.waiting.times)
+    return history.counts.lookup(overall)[0, 0, 0] + len(history.waiting.times)

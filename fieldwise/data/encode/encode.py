@@ -41,7 +41,7 @@ class Before:
 
 
 class Coder:
-    """Encodes staged files, each with what the history has told of its rows."""
+    """Encodes staged files, each with the history fields of its rows."""
 
     def __init__(self, encoder: Encoder, stage: Path, before: Before | None = None) -> None:
         self.encoder, self.stage, self.before = encoder, stage, before
@@ -60,8 +60,8 @@ class Coder:
 
         def arrays(number: int) -> Arrays:
             own = slice(firsts[number], firsts[number + 1])
-            told = None if past is None else np.asarray(past[own])[::every]
-            return self._arrays(read_staged(files[number], self.columns), told, self._ids_before(part, own), every)
+            fields = None if past is None else np.asarray(past[own])[::every]
+            return self._arrays(read_staged(files[number], self.columns), fields, self._ids_before(part, own), every)
 
         # Trees have threads of their own.
         with using(1) if self.encoder.leaves is not None else ExitStack():

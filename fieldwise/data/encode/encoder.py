@@ -71,7 +71,7 @@ class Encoder:
     ) -> NDArray[np.int32]:
         """Raw columns -> ids (n, C), by the codes of the fields. The server has RowCoder for the same ids of few rows.
 
-        `past` is what the history has told of rows that have a place in it; others come after all of it. `known` are
+        `past` are the history fields of rows that have a place in it; others come after all of it. `known` are
         ids (n, width) of fields that these rows were given before, by the same codes; their columns are not needed.
         """
         there = frozenset(table.column_names).union(known or ())
@@ -81,8 +81,8 @@ class Encoder:
                 raise DataError(f"column '{name}' is missing; the table has: {found}")
         columns = [self._cell_codes().ids(table)] if isinstance(table, Cells) else self._by_columns(table, known or {})
         if self.history is not None:
-            told = self.history.seen(table, self.buckets(table)) if past is None else past
-            columns.append(self.history.ids(told))
+            fields = self.history.seen(table, self.buckets(table)) if past is None else past
+            columns.append(self.history.ids(fields))
         ids = np.hstack(columns)
         if self.leaves is not None:
             ids = np.hstack([ids, self.leaves.transform(ids)])
@@ -103,7 +103,7 @@ class Encoder:
 
     @property
     def trees(self) -> str:
-        """What tells the trees of leaf fields from others; nothing where there are none."""
+        """The fingerprint of the trees of leaf fields; empty where there are none."""
         return self.leaves.fingerprint if self.leaves else ""
 
     def keys(self, table: pa.Table) -> NDArray[np.uint64]:

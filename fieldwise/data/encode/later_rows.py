@@ -1,4 +1,4 @@
-"""Labelled rows that came after the training rows: the history tells of each, and takes them in."""
+"""Labelled rows that came after the training rows: their history fields, and a history that has counted them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fieldwise.data.schema import ROW_ORDER
 
 
 def follow(encoder: Encoder, rows: pa.Table, labels: NDArray[Any], passed: int = 0) -> NDArray[np.int32]:
-    """What the encoder's history tells of rows (n, H) before each came; after it, the history has counted them all.
+    """The history fields (n, H) of rows before each came; after the call, the history has counted them all.
 
     With a time the rows go through in its order, as in `prepare`, each seeing those of the same call that came before
     it. Without one they see what was counted before the call. `passed` rows of the same file came before these.
@@ -24,18 +24,18 @@ def follow(encoder: Encoder, rows: pa.Table, labels: NDArray[Any], passed: int =
     assert history is not None
     keys = encoder.keys(rows)
     if not history.settings.time:
-        told = history.seen(rows, encoder.buckets(rows))
+        fields = history.seen(rows, encoder.buckets(rows))
         history.counts.add(keys, labels)
-        return told
+        return fields
     times = _times(history, rows, passed)
     order = np.argsort(times, kind="stable")
     if len(order) and times[order[0]] < history.end:
         row, column = passed + int(order[0]) + 1, history.settings.time
         found = f"it has come to {history.end:g}, found {times[order[0]]:g} in '{column}' (row {row})"
         raise DataError(f"history runs forward: {found}; leave out what it has counted, and sort the file by {column}")
-    told = np.empty((len(keys), len(history.names)), dtype=np.int32)
-    told[order] = history.replay(keys[order], labels[order], times[order])
-    return told
+    fields = np.empty((len(keys), len(history.names)), dtype=np.int32)
+    fields[order] = history.replay(keys[order], labels[order], times[order])
+    return fields
 
 
 def _times(history: History, rows: pa.Table, passed: int) -> NDArray[np.float64]:

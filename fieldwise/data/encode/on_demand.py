@@ -25,7 +25,7 @@ def offered(folder: Path) -> bool:
 def made(folder: Path, progress: Progress = quiet) -> Path:
     """A prepared folder; one that is not there is made where the one around it keeps the rows for it.
 
-    It appears whole or not at all. Who comes second waits for the first, and finds it.
+    It appears whole or not at all. A second process waits for the first, and finds the folder.
     """
     if is_prepared(folder) or folder.name not in MAKERS:
         return folder

@@ -1,6 +1,6 @@
 """Raw rows -> a prepared folder: stage the parts, fit the encoder on training rows, encode all of them.
 
-Rows pass in chunks, so that memory does not depend on how many there are. Each step is a file of its own: stage.py,
+Rows pass in chunks, so that memory does not depend on how many there are. Each step has its file: stage.py,
 fit.py, encode.py; timeline.py where there is a history. What is asked for is a `Plan`.
 """
 
@@ -33,7 +33,7 @@ from fieldwise.data.encode.split import Rows, Split
 from fieldwise.data.encode.split_staged import own_words
 from fieldwise.data.encode.stage import DROPPED, JOURNAL, Stager, Taken
 from fieldwise.data.encode.staged import LABEL, ROW, WEIGHT, Progress, quiet, staged_chunks
-from fieldwise.data.encode.timeline import tell
+from fieldwise.data.encode.timeline import write_history
 from fieldwise.data.history.history import History
 from fieldwise.data.read.labels import read_labels, read_weights
 from fieldwise.data.read.parallel import cores, threads, using
@@ -59,7 +59,7 @@ def prepare(
 
 @dataclass(frozen=True)
 class _Work:
-    """What the steps share: what was asked for, where rows are staged, who is told, and what is noted by the way."""
+    """What the steps share: what was asked for, where rows are staged, the progress callback, and the notes."""
 
     plan: Plan
     stage: Path
@@ -127,7 +127,7 @@ def _schema(work: _Work) -> Schema:
 
 
 def _add_history(work: _Work, encoder: Encoder, tally: Tally) -> list[Proposal]:
-    """Lets the rows pass by the encoder's history, if it has one; returns the keys that `auto` stands for."""
+    """Replays the rows through the encoder's history, if it has one; returns the keys that `auto` stands for."""
     history, known = work.plan.past, work.plan.known
     proposals = propose(encoder, work.stage / "train", history, work.progress) if history.proposals else []
     if history.proposals and not proposals:
@@ -136,7 +136,7 @@ def _add_history(work: _Work, encoder: Encoder, tally: Tally) -> list[Proposal]:
     encoder.schema = replace(encoder.schema, history=history)
     if history.keys:
         encoder.history = copy.deepcopy(known.history) if known else History(history)
-        tell(encoder, work.stage, tally.rows, work.progress)
+        write_history(encoder, work.stage, tally.rows, work.progress)
     # Only a history counts the negatives that training does not keep.
     for found in (tally.rows, tally.positives):
         found.pop(DROPPED, 0)
@@ -178,11 +178,11 @@ def _keep(work: _Work, encoder: Encoder, tally: Tally, leak: Leak | None, folder
 
 
 def held_out_notes(tally: Tally, split: Split | None) -> list[str]:
-    """What is to be said of the parts to judge by; `split` took the validation rows where test rows came alone."""
+    """Notes about the parts to judge by; `split` took the validation rows where test rows came alone."""
     notes, rows, positives = [], tally.rows, tally.positives
     if split and "valid" in rows:
         taken = f"{split.shares[1]:.0%} of the training rows{f' in the order of {split.by}' if split.by else ''}"
-        notes.append(f"the validation part is {taken}: a test file came without one (--valid names a file of its own)")
+        notes.append(f"the validation part is {taken}: a test file came without one (--valid names a separate file)")
     if "valid" not in rows:
         notes.append("there is no validation part, which training needs to stop in time: leave it a share of --split")
     for part in ("valid", "test"):

@@ -65,7 +65,7 @@ def propose(encoder: Encoder, staged: Path, settings: HistorySettings, progress:
     if not fields:
         return []
     few = Sample.read(encoder, staged, settings, fields, min(SCREEN_ROWS, max(1, SCREEN_CELLS // len(fields))))
-    if not few.tells:
+    if not few.can_be_measured:
         return []
     fields, crosses, candidates = _screened(few, fields, progress)
     sample = Sample.read(encoder, staged, settings, fields, SAMPLE_ROWS)
@@ -171,8 +171,8 @@ class Sample:
         return cls(settings, joined, np.concatenate(labels)[order], moments[order])
 
     @property
-    def tells(self) -> bool:
-        """Whether there is something to learn and to measure: both labels among the fitted and the held-out rows."""
+    def can_be_measured(self) -> bool:
+        """Whether a gain can be measured: both labels are among the fitted and the held-out rows."""
         return all(len(rows) and 0 < self.labels[rows].mean() < 1 for rows in self.parts)
 
     def features(self, key: str) -> Parts:

@@ -19,7 +19,7 @@ from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.fit import fit_encoder
 from fieldwise.data.encode.kept import Kept, link_rows
 from fieldwise.data.encode.staged import Progress
-from fieldwise.data.encode.timeline import tell
+from fieldwise.data.encode.timeline import write_history
 from fieldwise.data.history.history import History
 from fieldwise.data.kinds.kind import BY_TEXT, Code
 from fieldwise.data.schema import AUTO, HistorySettings, Schema
@@ -75,7 +75,7 @@ def make_rates(name: str, data: Path, progress: Progress) -> None:
         codes = _with_finer_numbers(encoder, stage / "train", progress)
         fields = tuple(code.field for code in codes)
         inner = Encoder(replace(schema, fields=fields, history=history), codes, History(history))
-        tell(inner, stage, tally.rows, progress)
+        write_history(inner, stage, tally.rows, progress)
         write_parts(inner, stage, work, tally, progress, Before(encoder, base))
         shutil.rmtree(stage)
 

@@ -30,7 +30,7 @@ def stamp_of(plan: Plan) -> str:
 
 
 def _digest(encoder: Encoder) -> str:
-    """What tells one encoder from another: the files that it is saved in."""
+    """A digest of an encoder: of the files that it is saved in."""
     digest = hashlib.blake2b(digest_size=16)
     with tempfile.TemporaryDirectory() as folder:
         encoder.save(Path(folder))

@@ -65,7 +65,7 @@ def order_bounds(split: Split, rows: int) -> NDArray[np.float64]:
 
 
 def at_random(split: Split) -> Callable[[int], NDArray[np.int64]]:
-    """A function that gives the part numbers of the next so many rows; where the rows are cut does not matter."""
+    """A function that gives the part numbers of the next `count` rows; where the rows are cut does not matter."""
     edges, random = np.cumsum(split.shares)[:2], stream(split.seed, SPLIT)
     return lambda count: np.searchsorted(edges, random.random(count), side="right")
 

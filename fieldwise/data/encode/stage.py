@@ -1,7 +1,7 @@
 """Raw rows -> staged parts: labels checked, each row in its part, chunk after chunk by several threads.
 
-A journal says which chunks are done. Who starts again after a kill reads them once more, which costs little, and writes
-only the others.
+A journal says which chunks are done. A run that starts again after a kill reads them once more, which costs little,
+and writes only the others.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Taken:
     def names(self, chunk: pa.Table) -> list[str]:
         others = {self.label, self.weight, *self.drop}
         found = self.columns or [name for name in chunk.column_names if name not in others]
-        return list(dict.fromkeys([*found, *self.history.told_of]))
+        return list(dict.fromkeys([*found, *self.history.columns_needed]))
 
 
 @dataclass

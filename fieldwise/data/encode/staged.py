@@ -19,7 +19,7 @@ LABEL, WEIGHT, ROW = "__label__", "__weight__", "__row__"
 
 
 def quiet(step: str, rows: int) -> None:
-    """Reports to nobody."""
+    """Reports nothing."""
 
 
 def staged_file(stage: Path, part: str, number: int) -> Path:

@@ -1,6 +1,6 @@
-"""Staged parts -> what the history tells of every row of theirs, and the state that the bundle takes along.
+"""Staged parts -> the history fields of every row of theirs, and the state that the bundle takes along.
 
-What it tells of a part is left beside it as PART.past.npy. With a time column all rows are put in the order of time;
+The fields of a part are left beside it as PART.past.npy. With a time column all rows are put in the order of time;
 training rows see training rows, held-out rows see all that came before them. Without folds the training rows are in a
 random order, and held-out rows see all of them. The state is that after the training rows.
 """
@@ -31,23 +31,23 @@ def past_file(stage: Path, part: str) -> Path:
     return stage / f"{part}.past.npy"
 
 
-def tell(encoder: Encoder, stage: Path, rows: Mapping[str, int], progress: Progress) -> None:
+def write_history(encoder: Encoder, stage: Path, rows: Mapping[str, int], progress: Progress) -> None:
     """Fills the encoder's history from the training parts and writes every part's fields.
 
     The training parts are `train` and, where some of its negatives are not to be trained on, `dropped`.
     """
     assert encoder.history is not None
-    teller = _Teller(encoder, encoder.history, stage, rows, progress)
+    writer = _HistoryWriter(encoder, encoder.history, stage, rows, progress)
     if encoder.history.settings.time:
-        teller.in_time()
+        writer.in_time()
     elif encoder.history.settings.folds:
-        teller.in_folds()
+        writer.in_folds()
     else:
-        teller.in_random_order()
+        writer.in_random_order()
 
 
-class _Teller:
-    """All that is told of: the staged parts and their rows, whose fields go into one file for each part."""
+class _HistoryWriter:
+    """Writes the history fields of the staged parts' rows, one file for each part."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class _Teller:
                 done += len(chunk)
                 self.progress("counting", done)
         for part in ["train", *self.others]:
-            self._tell_part(part, inside)
+            self._write_part(part, inside)
 
     def in_random_order(self) -> None:
         """Training rows see those before them in a random order, all others see all training rows."""
@@ -88,16 +88,16 @@ class _Teller:
             rows = slice(first, first + self.step)
             self.history.counts.add(np.asarray(log.keys[rows]), log.labels[rows])
         for part in self.others:
-            self._tell_part(part)
+            self._write_part(part)
 
-    def _tell_part(self, part: str, inside: Counts | None = None) -> None:
+    def _write_part(self, part: str, inside: Counts | None = None) -> None:
         files = staged_files(self.stage / part)
         firsts = np.cumsum([0, *(staged_rows(file) for file in files)])
-        tell_one = partial(self._tell_file, part, files, firsts, inside)
-        for _ in in_order(tell_one, range(len(files))):
+        write_one = partial(self._write_file, part, files, firsts, inside)
+        for _ in in_order(write_one, range(len(files))):
             pass
 
-    def _tell_file(
+    def _write_file(
         self, part: str, files: list[Path], firsts: NDArray[np.int64], inside: Counts | None, number: int
     ) -> None:
         """Writes the fields of one file's rows; the counts do not change any more."""
@@ -105,10 +105,10 @@ class _Teller:
         chunk = read_staged(files[number], staged_columns(self.history.settings))
         if part == "train" and inside is not None:
             folds = folds_of(self.history.settings, chunk, first)
-            told = out_of_fold(self.history, self.encoder.keys(chunk), folds, inside)
+            fields = out_of_fold(self.history, self.encoder.keys(chunk), folds, inside)
         else:
-            told = self.history.seen(chunk, self.encoder.buckets(chunk))
-        self.found[part][first:last] = told
+            fields = self.history.seen(chunk, self.encoder.buckets(chunk))
+        self.found[part][first:last] = fields
 
     def in_time(self) -> None:
         start = copy.deepcopy(self.history)
@@ -148,9 +148,9 @@ def keyed_chunks(encoder: Encoder, part: Path) -> Iterator[tuple[NDArray[np.uint
 
 
 def staged_columns(settings: HistorySettings, more: Sequence[str] = ()) -> list[str]:
-    """The staged columns that a history is told of, behind `more` of them."""
+    """The staged columns that a history needs, behind `more` of them."""
     order = [ROW] if settings.time == ROW_ORDER else []
-    return list(dict.fromkeys([*more, *settings.told_of, *order, LABEL]))
+    return list(dict.fromkeys([*more, *settings.columns_needed, *order, LABEL]))
 
 
 class _Log:

@@ -1,4 +1,4 @@
-"""The compiled loops of counts.py, at the top of a module of their own so that numba keeps them on disk.
+"""The compiled loops of counts.py, in a separate module, so that numba caches them.
 
 A table is keys (P,), values (P, 2) and last (P,), P a power of 2; key 0 marks an empty place. `used` are the places
 taken and `limit` how many may be: a loop that would need more stops and says how far it came.
@@ -63,7 +63,11 @@ def add(
 
 
 @njit(cache=True, nogil=True)
-def look(keys: Any, values: Any, last: Any, asked: Any, times: Any, decay: Any, found: Any) -> None:
+def lookup(keys: Any, values: Any, last: Any, asked: Any, times: Any, decay: Any, found: Any) -> None:
+    """Counts and positives of the keys `asked` (n, K), as of the rows' `times` (n,) -> found (n, K, 2).
+
+    `decay` is the rate at which counts fade, 0 for none. `found` stays unchanged for an unknown key.
+    """
     for row in range(len(asked)):
         for column in range(asked.shape[1]):
             read(keys, values, last, asked[row, column], times[row], decay, found[row, column])

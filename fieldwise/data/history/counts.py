@@ -47,10 +47,11 @@ class Counts:
             self._make_room(keys.shape[1])
             done, self.used = _kernels()["add"](*self._table, keys, labels, times, self._decay, weight, done)
 
-    def look(self, keys: Keys, times: Floats | None = None) -> Floats:
+    def lookup(self, keys: Keys, times: Floats | None = None) -> Floats:
         """Counts and positives of keys (n, K) -> (n, K, 2), as of the rows' times."""
         found = np.zeros((*keys.shape, 2))
-        _kernels()["look"](*self._table[:3], keys, np.zeros(len(keys)) if times is None else times, self._decay, found)
+        times = np.zeros(len(keys)) if times is None else times
+        _kernels()["lookup"](*self._table[:3], keys, times, self._decay, found)
         return found
 
     def stream(self, events: Events, first: int, added: int, expired: int, settings: Floats, found: Floats) -> Any:
@@ -157,4 +158,4 @@ def _kernels() -> dict[str, Any]:
     """The compiled loops; numba is imported when they are first needed."""
     from fieldwise.data.history import count_loops
 
-    return {name: getattr(count_loops, name) for name in ("add", "look", "stream", "place")}
+    return {name: getattr(count_loops, name) for name in ("add", "lookup", "stream", "place")}

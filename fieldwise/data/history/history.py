@@ -13,7 +13,7 @@ rate. No row sees its own label:
 
 The rate is (positives + strength * prior) / (count + strength), the prior being the overall rate, seen in the same way;
 its field is the bucket of logit(rate) - logit(prior), or, interpolated, its place between anchors. All bounds and
-anchors are fixed, so that they tell nothing.
+anchors are fixed, so that they give nothing away.
 """
 
 from __future__ import annotations
@@ -78,11 +78,11 @@ class History:
         """How many id columns each field has."""
         return max(1, self.settings.interpolate)
 
-    def ids(self, told: NDArray[np.int32]) -> NDArray[np.int32]:
-        """What was told of rows, one fine id for each field, as id columns: (n, H) -> (n, H * width)."""
-        return spread(told, self.width).reshape(len(told), -1) if self.settings.interpolate else told
+    def ids(self, fine: NDArray[np.int32]) -> NDArray[np.int32]:
+        """The fine ids of rows, one for each field, as id columns: (n, H) -> (n, H * width)."""
+        return spread(fine, self.width).reshape(len(fine), -1) if self.settings.interpolate else fine
 
-    def told(self, found: Floats) -> NDArray[np.int32]:
+    def ids_of_counts(self, found: Floats) -> NDArray[np.int32]:
         """Counts and positives (n, K + 1, 2), the overall ones last -> a fine id for each field, (n, H)."""
         return history_ids(found, self.settings.strength, self.settings.parts, self.settings.interpolate)
 
@@ -113,21 +113,21 @@ class History:
 
     @property
     def after(self) -> float:
-        """The first moment at which all that was told counts."""
+        """The first moment at which all rows that came in count."""
         return float(np.nextafter(self.waiting.times.max(initial=self.end) + self.settings.delay, np.inf))
 
     def seen(self, table: pa.Table, buckets: dict[str, NDArray[np.int32]]) -> NDArray[np.int32]:
         """The history (n, H) of rows that come after all that was counted; nothing is changed."""
         clock = self.settings.clock
         given = moments(table[clock], clock) if clock and clock in table.column_names else None
-        return self.told(self.counted(self.keys(table, buckets), self.times(given, len(table))))
+        return self.ids_of_counts(self.counted(self.keys(table, buckets), self.times(given, len(table))))
 
     def counted(self, keys: Keys, times: Floats) -> Floats:
-        """The counts and positives (n, K + 1, 2) that `seen` tells of."""
+        """The counts and positives (n, K + 1, 2) that `seen` makes ids of."""
         found, asked = np.zeros((*keys.shape, 2)), self.asked(times)
         for now in np.unique(asked):
             rows = asked == now
-            found[rows] = self._as_of(float(now)).look(keys[rows], times[rows])
+            found[rows] = self._as_of(float(now)).lookup(keys[rows], times[rows])
         return found
 
     def asked(self, times: Floats) -> Floats:
@@ -137,10 +137,10 @@ class History:
 
     def replay(self, keys: Keys, labels: NDArray[Any], times: Floats) -> NDArray[np.int32]:
         """Rows in the order of time: the history (n, H) of each before it comes; then all of them are counted."""
-        return self.told(self.replayed(keys, labels, times))
+        return self.ids_of_counts(self.replayed(keys, labels, times))
 
     def replayed(self, keys: Keys, labels: NDArray[Any], times: Floats) -> Floats:
-        """The counts and positives (n, K + 1, 2) that `replay` tells of."""
+        """The counts and positives (n, K + 1, 2) that `replay` makes ids of."""
         if len(times) and times[0] < self.end:
             raise DataError(f"history runs forward: it has come to {self.end:g}, found a row of {times[0]:g}")
         waiting = len(self.waiting.times)
@@ -266,12 +266,12 @@ def fold_counts(history: History, keys: Keys, labels: NDArray[Any], folds: NDArr
 
 def out_of_fold(history: History, keys: Keys, folds: NDArray[np.int64], inside: Counts) -> NDArray[np.int32]:
     """The history (n, H) of training rows: that of the other folds."""
-    return history.told(other_folds(history, keys, folds, inside))
+    return history.ids_of_counts(other_folds(history, keys, folds, inside))
 
 
 def other_folds(history: History, keys: Keys, folds: NDArray[np.int64], inside: Counts) -> Floats:
     """The counts and positives (n, K + 1, 2) that the other folds have."""
-    return np.maximum(history.counts.look(keys) - inside.look(_in_fold(keys, folds)), 0)
+    return np.maximum(history.counts.lookup(keys) - inside.lookup(_in_fold(keys, folds)), 0)
 
 
 def _in_fold(keys: Keys, folds: NDArray[np.int64]) -> Keys:

@@ -1,4 +1,4 @@
-"""Categories: a text that is frequent in the training rows has an id of its own, or all texts are hashed."""
+"""Categories: a text that is frequent in the training rows gets an id, or all texts are hashed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LONGEST = 1 << 12
 class WordField(Field):
     """A field with words, its values or parts of them.
 
-    `min_count` occurrences in the training rows earn a word an id of its own, the rest share `other`;
+    `min_count` occurrences in the training rows earn a word a unique id, the rest share `other`;
     `hash_buckets` > 0 hashes words into that many ids instead; with `shared_ids` > 0 words that earned an id share it
     with those of the same hash modulo `shared_ids`.
     """
@@ -47,7 +47,7 @@ class WordField(Field):
             raise ConfigError(f"field '{self.name}': hash_buckets must be at most {LARGEST_HASH}, found {found}")
 
     @property
-    def always_known(self) -> str:
+    def why_always_known(self) -> str:
         return "hashed values are never told apart" if self.hash_buckets else ""
 
     def words(self, texts: Sequence[str], first_size: int = 0) -> Words:

@@ -1,9 +1,10 @@
 """What a kind of field is: a `Field`, its settings in schema.toml, and the `Code` that is fitted on training rows.
 
-A kind is a file in this room with a class of each. All else asks these two, and no other room knows which kinds there
-are: prepare fits, encodes and saves by them, predict and the server read values by them, pages and errors take their
-words. `ids` says what a value's id is; the other ways to the same ids (of a column, of cells as they lie in a file, of
-a request's values) are there to be faster, and need not be written: a test holds all of them, of every kind, to `ids`.
+A kind is a file in this room with a class of each. All other code uses these two classes, and no other room knows
+which kinds there are: prepare fits, encodes and saves by them, predict and the server read values by them, pages and
+errors take their words. `ids` says what a value's id is; the other ways to the same ids (of a column, of cells as they
+lie in a file, of a request's values) are there to be faster, and need not be written: a test holds all of them, of
+every kind, to `ids`.
 """
 
 from __future__ import annotations
@@ -108,8 +109,8 @@ class Field:
         return f"a {self.kind} field"
 
     @property
-    def always_known(self) -> str:
-        """Why no value is ever `other`; empty where an id tells whether training knew the value."""
+    def why_always_known(self) -> str:
+        """Why no value is ever `other`; empty where an id says whether training knew the value."""
         return ""
 
     def finer(self, buckets: int, steps: int) -> Field:

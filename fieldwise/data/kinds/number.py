@@ -85,7 +85,7 @@ class NumberField(WordField):
         return "log-square buckets"
 
     @property
-    def always_known(self) -> str:
+    def why_always_known(self) -> str:
         return "numbers always have a bucket"
 
     def finer(self, buckets: int, steps: int) -> Field:

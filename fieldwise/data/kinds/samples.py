@@ -62,8 +62,8 @@ class Sample:
     def is_magnitude(self) -> bool:
         """Integers may be ids or magnitudes: whichever reading predicts held-out rows better by its rates alone.
 
-        A magnitude occurs about as often as its neighbours, an id as often as it likes. Where the counts say so, the
-        other reading must be clearly better: ids are often given in an order that tells something too.
+        A magnitude occurs about as often as its neighbours, an id at any frequency. Where the counts say so, the
+        other reading must be clearly better: ids are often given in an order that means something too.
         """
         every = np.full(len(self.texts), np.nan)
         every[[place for place, text in enumerate(self.texts) if text is not None]] = self.numbers

@@ -1,4 +1,4 @@
-"""The compiled loops from cells in a block of text to ids, in a module of their own so that numba keeps them on disk.
+"""The compiled loops from cells in a block of text to ids, in a separate module, so that numba caches them.
 
 Blocks and the ends of their cells are those of cell_loops.py. A table of texts has P places, P a power of 2,
 of two numbers each: the first eight bytes of a text, and length << 48 | field << 32 | id, 0 where the place is empty.

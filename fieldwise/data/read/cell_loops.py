@@ -1,4 +1,4 @@
-"""The compiled loops of cells.py, in a module of their own so that numba keeps them on disk.
+"""The compiled loops of cells.py, in a separate module, so that numba caches them.
 
 A block of text is bytes with at least `ROOM` more behind them. Cell k lies between ends[k] + 1 and ends[k + 1], where
 the delimiter or line end behind it is; ends[0] is -1.

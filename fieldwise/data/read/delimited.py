@@ -50,7 +50,7 @@ def header(path: Path, text: Text) -> list[str]:
     for number, name in enumerate(names):
         if not name or times[name] > 1:
             problem = "an empty name" if not name else f"'{name}' {times[name]} times"
-            way_out = "give it a name of its own there"
+            way_out = "give it a unique name there"
             if any(re.fullmatch(r"[-+]?\d+(\.\d+)?", cell) for cell in cells):
                 way_out = "a file without a header ends in .txt, has tabs, and its columns are c0, c1 ..."
             raise DataError(

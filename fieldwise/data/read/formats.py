@@ -120,7 +120,7 @@ def column_names(path: Path, kind: str = "", bad: BadRows | None = None) -> list
 
 
 def index_column(path: Path, bad: BadRows) -> str:
-    """The first column of a csv or tsv file if it is the index of a pandas table: without a name of its own, it numbers
+    """The first column of a csv or tsv file if it is the index of a pandas table: without a name, it numbers
     the rows, which may have been shuffled since."""
     if format_of(path) not in ("csv", "tsv") or column_names(path)[0] != delimited.UNNAMED:
         return ""
@@ -204,7 +204,7 @@ def _differing(names: list[str], where: str = "") -> list[str]:
     """The names of columns, each of which must differ from the others."""
     for name, times in Counter(names).items():
         if times > 1:
-            raise DataError(f"each column needs a name of its own, found '{name}' {times} times{where}")
+            raise DataError(f"each column needs a unique name, found '{name}' {times} times{where}")
     return names
 
 

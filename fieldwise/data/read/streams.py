@@ -1,4 +1,4 @@
-"""Opening text files as they come: plain, .gz or .bz2, told by their first bytes."""
+"""Opening text files as they come: plain, .gz or .bz2, recognised by their first bytes."""
 
 from __future__ import annotations
 

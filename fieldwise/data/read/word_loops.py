@@ -1,4 +1,4 @@
-"""The compiled loops of lookup.py, in a module of their own so that numba keeps them on disk.
+"""The compiled loops of lookup.py, in a separate module, so that numba caches them.
 
 Texts are Arrow's: the bytes of all of them, and where each begins and ends. A table holds for each of its P places, P a
 power of 2, a hash (0: empty) and the number of a text.
@@ -57,6 +57,11 @@ def fill(hashes: Any, numbers: Any, data: Any, bounds: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def find(hashes: Any, numbers: Any, data: Any, bounds: Any, asked: Any, asked_bounds: Any, found: Any) -> None:
+    """The number of each text asked for -> found (n,): UNKNOWN where the table lacks it, ODD where `is_odd` says so.
+
+    The table: hashes (P,) and numbers (P,) of V texts, their bytes `data` and bounds (V + 1,). The texts asked for:
+    their bytes `asked` and asked_bounds (n + 1,).
+    """
     mask = np.uint64(len(hashes) - 1)
     for row in range(len(asked_bounds) - 1):
         first, last = asked_bounds[row], asked_bounds[row + 1]

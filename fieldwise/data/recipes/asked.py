@@ -60,7 +60,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Files:
-    """The files of each part, how they are read, and what there is to say of them."""
+    """The files of each part, how they are read, and the notes about them."""
 
     parts: dict[str, list[Path]]
     bad: BadRows
@@ -105,7 +105,7 @@ class Files:
         return f"line {row + header}" if is_text and is_plain(path) else f"row {row}"
 
     def notes(self) -> list[str]:
-        """What is to be said once the rows have been read."""
+        """The notes about the files, once the rows have been read."""
         complete = self.reader.notes(self.parts) if self.reader and not self.continues else []
         index = (
             f"column '{self.left_out}' has no name and numbers the rows, as the index of a pandas table does: left out"
@@ -270,4 +270,4 @@ def _columns(asked: Asked, schema: Schema, split: Split, label: str, weight: str
     """The columns to read: those of the fields, and what the label, the split and the history need."""
     history = asked.history or schema.history
     by = split.by if split.by != ROW_ORDER else ""
-    return [n for n in dict.fromkeys([label, weight, *schema.columns, *history.told_of, by, *split.group]) if n]
+    return [n for n in dict.fromkeys([label, weight, *schema.columns, *history.columns_needed, by, *split.group]) if n]

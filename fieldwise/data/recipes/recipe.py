@@ -46,8 +46,8 @@ class Derived:
 class Recipe:
     """One public data set, from the raw files as their owners publish them to fields, parts and thresholds.
 
-    `layouts` are the columns that a raw file may have: without a `header` they are told apart by their number, with one
-    each of their names must be there. `kind` says libsvm or libffm instead, where fields are inferred. `cells` are
+    `layouts` are the columns that a raw file may have: without a `header` they are distinguished by their number, with
+    one each of their names must be there. `kind` says libsvm or libffm instead, where fields are inferred. `cells` are
     patterns of the first row's cells, so that a wrong file is known at once. `parts` are patterns of file names;
     without them all files are training rows to split. `join` looks at what lies beside a file and gives what it adds
     to its rows, from the columns `joined`. `balance` drops negatives, file by file, until both classes weigh the same.

@@ -96,8 +96,9 @@ APPSTORE = (
 class Repeats:
     """Who returns to what: each user has `favourites` items, and `share` of the user's rows show one of them.
 
-    Each pair of the two columns has a taste of its own, drawn for the pair alone with this deviation in the logit, so
-    that no vector of either side tells it, only what this pair did before. Favourites that please are shown more often.
+    Each pair of the two columns has a separate taste, drawn for the pair alone with this deviation in the logit,
+    so that no vector of either side predicts it, only what this pair did before. Favourites that please are shown more
+    often.
     """
 
     user: str

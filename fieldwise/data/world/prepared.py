@@ -45,7 +45,7 @@ from fieldwise.data.world.world import Span, World
 Bytes = NDArray[np.uint8]
 Ids = NDArray[np.int32]
 Whole = NDArray[np.int64]
-# What else `prepare` tells of a folder, and a log that went straight to ids never has.
+# What else `prepare` notes about a folder, and a log that went straight to ids never has.
 NOT_THERE: dict[str, Any] = {
     "negatives_kept": 1.0,
     "new_ids": {},
@@ -280,7 +280,7 @@ class Counted:
         return max((len(self._members(text)) for text, _ in self._seen()), default=0)
 
     def _seen(self, least: int = 1) -> list[tuple[str, int]]:
-        """The texts of at least so many rows, and how many; the most frequent first, as a vocabulary has them."""
+        """Texts of at least `least` rows, with their counts; the most frequent first, as a vocabulary has them."""
         places = np.flatnonzero(self.counts[:, 0] >= least)
         if not len(places):
             return []

@@ -257,8 +257,8 @@ class World:
         return self._codes(self._stream(span, start), span, start)
 
     def block(self, span: Span, start: int) -> Block:
-        """The block of a log that begins with row `start`. Each has a random stream of its own, so that a log is the
-        same however it is cut, and whoever draws its blocks, in whichever order."""
+        """The block of a log that begins with row `start`. Each has a separate random stream, so that a log is the same
+        however it is cut, and whichever process draws its blocks, in any order."""
         rng = self._stream(span, start)
         codes = self._codes(rng, span, start)
         probability = _sigmoid(self._packed.logits(codes) + self._taste(codes))

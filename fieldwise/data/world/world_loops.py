@@ -1,4 +1,4 @@
-"""The compiled loops of a world's rows, in a module of their own so that numba keeps them on disk.
+"""The compiled loops of a world's rows, in a separate module, so that numba caches them.
 
 No arithmetic here may be reordered by a compiler: a row has the same bits on every machine, in every block and by every
 thread. Vectors are worked on in float32, as `Effect` does; the sum of all effects is float64.
@@ -16,7 +16,7 @@ TILE = 128
 LINEAR, BILINEAR, RULE = 0, 1, 3  # as in effects.PARTS, where 2 is a network
 UNIT = 10  # numbers of one hidden unit
 ONE = np.float32(1)
-# The lowest power of 2 that is told from 0, and what rounds a number when it is added and taken away again.
+# The lowest power of 2 that counts as more than 0, and what rounds a number when it is added and taken away again.
 LOWEST, ROUNDER = np.float32(-120), np.float32(1.5 * 2**23)
 # Taylor's series of 2 ** x on -.5 ... .5.
 C1, C2, C3 = np.float32(0.6931471805599453), np.float32(0.24022650695910072), np.float32(0.05550410866482158)

@@ -1,1 +1,1 @@
-"""A small network of its own for each pair (NIFM, PIN)."""
+"""One small network for each pair (NIFM, PIN)."""

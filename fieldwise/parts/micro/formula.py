@@ -1,4 +1,4 @@
-"""A small network of its own for each pair of fields (NIFM, PIN)."""
+"""One small network for each pair of fields (NIFM, PIN)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Biases(nn.ParameterList):
 
 
 class MicroNetwork(Pairwise):
-    """A small network of its own for each pair (eq. 13, 19): width P * widths[-1].
+    """One small network for each pair (eq. 13, 19): width P * widths[-1].
 
     The input is [v_i, v_j] and, with `product`, v_i * v_j. Each layer is affine and norm (the last one only with
     `last_norm`), and an activation follows all but the last. `padded`: the GPU's kernels may pad the features with

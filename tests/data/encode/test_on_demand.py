@@ -83,14 +83,14 @@ def test_killed_it_is_not_there_and_the_next_one_makes_it(data: Path, tmp_path: 
 
 
 def _make(folder: Path, answers: Any) -> None:
-    plain = rates.tell
+    plain = rates.write_history
 
     def slow(*arguments: Any) -> None:
         answers.put("making")
         time.sleep(0.3)
         plain(*arguments)
 
-    rates.tell = slow
+    rates.write_history = slow
     made(folder)
     answers.put(Dataset.open(folder).fingerprint)
 

@@ -26,11 +26,11 @@ def test_counts_are_those_of_a_dictionary():
             twin[key] += (1, label)
     counts.add(keys, labels)
     assert counts.used == len(twin)
-    assert np.array_equal(counts.look(keys)[17], [twin[key] for key in keys[17]])
-    assert all(np.array_equal(counts.look(np.array([[key]], dtype=np.uint64))[0, 0], twin[key]) for key in twin)
-    assert not counts.look(np.array([[np.uint64(1 << 60)]])).any()
+    assert np.array_equal(counts.lookup(keys)[17], [twin[key] for key in keys[17]])
+    assert all(np.array_equal(counts.lookup(np.array([[key]], dtype=np.uint64))[0, 0], twin[key]) for key in twin)
+    assert not counts.lookup(np.array([[np.uint64(1 << 60)]])).any()
     counts.add(keys, labels, weight=-1.0)
-    assert not counts.look(keys).any()
+    assert not counts.lookup(keys).any()
 
 
 def test_counts_fade_by_their_half_life():
@@ -38,15 +38,15 @@ def test_counts_fade_by_their_half_life():
     key = np.array([[5]], dtype=np.uint64)
     counts.add(key, np.array([1]), np.array([0.0]))
     counts.add(key, np.array([0]), np.array([10.0]))
-    assert counts.look(key, np.array([10.0]))[0, 0] == pytest.approx([1.5, 0.5], abs=1e-12)
-    assert counts.look(key, np.array([30.0]))[0, 0] == pytest.approx([1.5 / 4, 0.5 / 4], abs=1e-12)
+    assert counts.lookup(key, np.array([10.0]))[0, 0] == pytest.approx([1.5, 0.5], abs=1e-12)
+    assert counts.lookup(key, np.array([30.0]))[0, 0] == pytest.approx([1.5 / 4, 0.5 / 4], abs=1e-12)
 
 
 def test_times_before_the_epoch_fade_too():
     counts = Counts(half_life=10.0)
     key = np.array([[5]], dtype=np.uint64)
     counts.add(key, np.array([1]), np.array([-100.0]))
-    assert counts.look(key, np.array([-90.0]))[0, 0] == pytest.approx([0.5, 0.5], abs=1e-12)
+    assert counts.lookup(key, np.array([-90.0]))[0, 0] == pytest.approx([0.5, 0.5], abs=1e-12)
 
 
 @pytest.mark.parametrize("cut", [1, 7, 1000])
@@ -58,7 +58,7 @@ def test_too_many_keys_drop_the_rarest_and_say_how_wrong_they_may_be(cut: int):
     for first in range(0, len(keys), cut):
         cut_up.add(keys[first : first + cut], labels[first : first + cut])
     assert bounded.used <= 1000 < exact.used
-    missing = exact.look(keys)[..., 0] - bounded.look(keys)[..., 0]
+    missing = exact.lookup(keys)[..., 0] - bounded.lookup(keys)[..., 0]
     assert bounded.error > 0
     assert missing.min() >= 0
     assert missing.max() <= bounded.error
@@ -72,10 +72,10 @@ def test_a_table_comes_back_from_disk(tmp_path: Path):
     counts.add(keys, labels, times)
     counts.save(tmp_path / "counts.npz", more=np.arange(3))
     assert again.load(tmp_path / "counts.npz")["more"].tolist() == [0, 1, 2]
-    assert np.array_equal(counts.look(keys, times + 5), again.look(keys, times + 5))
+    assert np.array_equal(counts.lookup(keys, times + 5), again.lookup(keys, times + 5))
     copied = counts.copy()
     counts.add(keys, labels, times)
-    assert np.array_equal(copied.look(keys, times + 5), again.look(keys, times + 5))
+    assert np.array_equal(copied.lookup(keys, times + 5), again.lookup(keys, times + 5))
 
 
 @pytest.mark.parametrize(("delay", "window"), [(0, 0), (20, 0), (0, 100), (20, 100)])
