@@ -4,6 +4,17 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
+
+# The types of settings, in words.
+TYPES: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    (int, float): "a number",
+    str: "a text",
+    bool: "true or false",
+    list: "a list",
+}
 
 
 class FieldwiseError(Exception):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from fieldwise.config.errors import ConfigError, unknown
+from fieldwise.config.errors import TYPES, ConfigError, unknown
 from fieldwise.config.toml import dumps
 
 
@@ -206,9 +206,6 @@ def _typed(values: dict[str, Any], kind: type, section: str, where: str) -> dict
             raise ConfigError(f"{unknown(f'{section} setting', key, hints)} ({where})")
         result[key] = coerce(value, hints[key], f"{section}.{key}", where)
     return result
-
-
-TYPES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 
 
 def coerce(value: Any, hint: Any, name: str, where: str) -> Any:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fieldwise.config.errors import ConfigError, unknown
+from fieldwise.config.errors import TYPES, ConfigError, unknown
 from fieldwise.config.toml import dumps
 from fieldwise.data.kinds.kind import FIRST, KINDS, MISSING, OTHER, PAD, Field, check_steps, kind_named, setting_types
 
@@ -342,5 +342,4 @@ def check_keys(values: dict[str, Any], known: dict[str, str], kind: str) -> None
             raise ConfigError(unknown(kind, key, known))
         expected = TOML_TYPES.get(known[key], list)
         if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
-            name = getattr(expected, "__name__", str(expected))
-            raise ConfigError(f"{kind} '{key}' must be a {name}, found {value!r}")
+            raise ConfigError(f"{kind} '{key}' must be {TYPES[expected]}, found {value!r}")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fieldwise.config.errors import ConfigError
 from fieldwise.data.kinds.kind import KINDS
 from fieldwise.data.kinds.number import BUCKETS
-from fieldwise.data.schema import Field, Layout, Schema
+from fieldwise.data.schema import Field, Layout, Schema, check_keys
 
 NAMES = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=8)
 NUMBERS = st.floats(allow_nan=False)
@@ -143,3 +143,11 @@ def test_layout() -> None:
     assert layout.columns_of([2, 1]) == [3, 1, 2]
     assert Layout.of([3, 4]) == Layout((3, 4), (1, 1))
     assert not Layout.of([3, 4]).has_sets
+
+
+def test_types_are_said_in_words() -> None:
+    known = {"a": "int", "b": "float", "c": "str", "d": "bool", "e": "tuple[str, ...]"}
+    words = {"a": "a whole number", "b": "a number", "c": "a text", "d": "true or false", "e": "a list"}
+    for key, word in words.items():
+        with pytest.raises(ConfigError, match=f"thing '{key}' must be {word}, found None"):
+            check_keys({key: None}, known, "thing")

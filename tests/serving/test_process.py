@@ -140,7 +140,7 @@ def test_sigterm_ends_what_is_under_way(trained, tmp_path):
     ("arguments", "line"),
     [
         (["--host", "0.0.0.0"], "needs --token-file"),
-        (["--split", "50,50"], "a split needs a share for each arm, found 2 for 1 arms"),
+        (["--split", "50,50"], "a split needs a share for each arm, found 2 for run; write --split 100"),
         (["--workers", "0"], "workers are 1 or more"),
         (["--queue", "0"], "--queue must be above 0"),
         (["--split-field", "usr"], "did you mean 'user'?"),
