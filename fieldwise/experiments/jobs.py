@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing import connection
 from pathlib import Path
@@ -124,7 +124,8 @@ class Worker:
 
     def take(self, job: Job) -> None:
         self.job, self.began = job, time.monotonic()
-        self.pipe.send(job)
+        with suppress(OSError):  # a process that has died meanwhile: `ended` says so
+            self.pipe.send(job)
 
     def ended(self) -> tuple[Job, str, float]:
         """The job that has ended, its error or, if its process ended too, one made from the exit code, its seconds."""
@@ -132,7 +133,7 @@ class Worker:
         job, self.job = self.job, None
         try:
             problem = str(self.pipe.recv())
-        except EOFError:
+        except (EOFError, OSError):  # killed before it had read the job, the pipe is reset
             self.process.join()
             code = self.process.exitcode
             problem = f"its process ended with code {code}, perhaps for lack of memory; try fewer --jobs"

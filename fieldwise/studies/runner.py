@@ -93,7 +93,7 @@ def _trained(study: Study, setup: Setup, plan: Plan, folder: Path, workers: int,
         if not (folder / "data" / name / "data.json").exists():
             make(folder / "data" / name)
     jobs = [_job(case, folder, setup.device) for case in plan.cases]
-    workers = workers or _side_by_side({job.data for job in jobs}, device_of(setup.device))
+    workers = workers or _fitting_runs({job.data for job in jobs}, device_of(setup.device))
     failures: dict[str, str] = {}
     for later in (False, True):
         wave = [job for case, job in zip(plan.cases, jobs, strict=True) if bool(case.start) == later]
@@ -109,7 +109,7 @@ def _trained(study: Study, setup: Setup, plan: Plan, folder: Path, workers: int,
     return rows
 
 
-def _side_by_side(data: Iterable[Path], device: torch.device) -> int:
+def _fitting_runs(data: Iterable[Path], device: torch.device) -> int:
     """How many runs fit beside each other: one for each core, or on a GPU half as many, if its memory holds them.
 
     At the paper's batch a small model leaves most of a GPU idle, so that several share it well.

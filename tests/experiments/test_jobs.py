@@ -71,6 +71,21 @@ def test_side_by_side_in_processes_that_are_replaced_when_they_die(tmp_path, mon
     assert "OMP_NUM_THREADS" not in os.environ
 
 
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_process_that_dies_before_it_reads_its_job_is_an_error_of_that_job(tmp_path, taken):
+    (job,) = made(tmp_path, "lr")[:1]
+    worker = jobs.Worker(1)
+    os.kill(worker.process.pid, signal.SIGSTOP)  # it never reads
+    if taken:
+        worker.take(job)
+    os.kill(worker.process.pid, signal.SIGKILL)
+    worker.process.join()
+    if not taken:
+        worker.take(job)
+    found, problem, _ = worker.ended()
+    assert (found, problem.split(",")[0]) == (job, "its process ended with code -9")
+
+
 def test_a_process_runs_one_job_after_another(tmp_path):
     assert run_all(made(tmp_path, "a", "b", "c", "d"), 2) == {}
     processes = [path.read_text().split()[0] for path in tmp_path.glob("*/log")]
