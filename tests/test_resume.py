@@ -199,6 +199,7 @@ def test_a_run_is_known_again_when_settings_were_added_since(data, tmp_path):
     older = "\n".join(line for line in identity["config"].splitlines() if not line.startswith("checkpoints ="))
     assert older != identity["config"].strip()
     known.write_text(json.dumps({**identity, "config": older}))
+    (tmp_path / "run" / "DONE").write_text("")  # as older versions left it
     assert train(config, data, tmp_path / "run", resume=True) == report
     known.write_text(json.dumps({**identity, "config": f"{older}\nunheard_of = 1"}))
     with pytest.raises(TrainingError, match="own settings"):

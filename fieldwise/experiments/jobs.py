@@ -5,28 +5,35 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from multiprocessing import connection
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from fieldwise.bundle.scoring import device_of
 from fieldwise.config.errors import FieldwiseError
 from fieldwise.config.progress import Progress, Watch
 from fieldwise.config.settings import load_config
+from fieldwise.experiments import gpu_sharing
 from fieldwise.train.loop import train
+
+# How long a process may take to end by itself before it is killed.
+SECONDS_TO_END = 10.0
 
 
 @dataclass(frozen=True)
 class Job:
     """One run: a recipe (or the defaults), settings that override it, and its folder.
 
-    Runs of a `group`, such as a model's seeds, take about the same time; if one fails, the rest is skipped.
+    Runs of a `group`, such as a model's seeds, take about the same time; if one fails, the rest is skipped. `unneeded`
+    folders of the run, such as its weights, are removed once it is done.
     """
 
     group: str
@@ -35,6 +42,7 @@ class Job:
     out: Path
     recipe: Path | None = None
     settings: dict[str, Any] = field(default_factory=dict)
+    unneeded: tuple[str, ...] = ()
 
     @property
     def done(self) -> bool:
@@ -54,6 +62,8 @@ class Job:
         except Exception as error:
             words = str(error).splitlines() or [""]
             return f"{type(error).__name__}: {words[0]}; see it with `fieldwise train ... --debug`"
+        for name in self.unneeded:
+            shutil.rmtree(self.out / name, ignore_errors=True)
         return ""
 
 
@@ -94,9 +104,17 @@ def run_all(jobs: Sequence[Job], workers: int = 1, watch: Watch | None = None) -
             problem = job.attempt()
             board.end(job, problem, 0.0 if problem else job.seconds)
     waiting = [job for job in jobs if not job.done]
-    (_one_by_one if workers == 1 else _side_by_side)(waiting, board)
+    if workers == 1:
+        _one_by_one(waiting, board)
+    else:
+        with gpu_sharing.side_by_side() if any(map(_on_gpu, waiting)) else nullcontext():
+            _side_by_side(waiting, board)
     board.begin([], [])
     return board.failures
+
+
+def _on_gpu(job: Job) -> bool:
+    return device_of(load_config(job.recipe, base=job.settings).device).type == "cuda"
 
 
 def _one_by_one(waiting: list[Job], board: Board) -> None:
@@ -143,6 +161,11 @@ class Worker:
         self.process.kill()
         self.process.join()
 
+    def dismiss(self) -> None:
+        """Lets a process without a job end by itself, so that it can put away what its libraries hold."""
+        with suppress(OSError):
+            self.pipe.send(None)
+
 
 def _side_by_side(waiting: list[Job], board: Board) -> None:
     """Each run is in a process beside the others: one that is killed, such as for lack of memory, is replaced."""
@@ -164,29 +187,33 @@ def _side_by_side(waiting: list[Job], board: Board) -> None:
             for worker in [running[ready] for ready in connection.wait(list(running))]:  # type: ignore[index]
                 board.end(*worker.ended())
     finally:
+        idle = [worker for worker in workers if not worker.job]
+        for worker in idle:
+            worker.dismiss()
+        for worker in idle:
+            worker.process.join(SECONDS_TO_END)
         for worker in workers:
             worker.kill()
 
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """Sets the number of threads of processes started in the block, unless the user has set it."""
-    if "OMP_NUM_THREADS" in os.environ:
-        yield
-        return
-    os.environ["OMP_NUM_THREADS"] = str(count)
+    """Sets the number of threads, and of the compiler's, of processes started in the block, unless the user has."""
+    names = [name for name in ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS") if name not in os.environ]
+    os.environ |= dict.fromkeys(names, str(count))
     try:
         yield
     finally:
-        del os.environ["OMP_NUM_THREADS"]
+        for name in names:
+            del os.environ[name]
 
 
 def _serve(pipe: Any) -> None:
     # Ctrl-C reaches all processes; the parent ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    while True:
-        pipe.send(pipe.recv().attempt())
+    while (job := pipe.recv()) is not None:
+        pipe.send(job.attempt())
 
 
 def _die_with_parent() -> None:

@@ -147,7 +147,9 @@ class Embedding(nn.Module):
         self.dims, self.dim = dims, max(dims)
         groups = {size: [f for f, d in enumerate(dims) if d == size] for size in dict.fromkeys(dims)}
         self.tables = nn.ModuleList(Table(layout.only(group), k, layout, parts) for k, group in groups.items())
-        self.columns = [layout.columns_of(fields) for fields in groups.values()]
+        # Buffers, because a captured step cannot copy lists from the host.
+        for number, fields in enumerate(groups.values()):
+            self.register_buffer(f"columns{number}", torch.tensor(layout.columns_of(fields)), persistent=False)
         order = torch.tensor([f for fields in groups.values() for f in fields]).argsort()
         self.register_buffer("order", order, persistent=False)
 
@@ -155,7 +157,8 @@ class Embedding(nn.Module):
         if len(self.tables) == 1:
             v: Tensor = self.tables[0](ids)
             return v
-        parts = [table(ids[:, columns]) for table, columns in zip(self.tables, self.columns, strict=True)]
+        columns = [getattr(self, f"columns{number}") for number in range(len(self.tables))]
+        parts = [table(ids.index_select(1, own)) for table, own in zip(self.tables, columns, strict=True)]
         padded = [functional.pad(part, (0, self.dim - part.shape[2])) for part in parts]
         return torch.cat(padded, dim=1).index_select(1, self.order)
 

@@ -98,6 +98,7 @@ STUDY = Study(
     ),
     plan=plan,
     look=look,
+    weights=True,
     claims=claims,
     draw=figures.panels(
         "{model}",

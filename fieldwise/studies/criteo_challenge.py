@@ -118,6 +118,7 @@ STUDY = Study(
     ),
     plan=plan,
     look=look,
+    weights=True,
     claims=claims,
     draw=figures.panels(
         "{model}",

@@ -107,6 +107,7 @@ STUDY = Study(
     ),
     plan=plan,
     look=look,
+    weights=True,
     claims=claims,
     draw=draw,
     seeds={"small": 1, "medium": 3, "paper": 3},

@@ -6,8 +6,8 @@ have the shapes of Table 5 and want a GPU (`--device cuda`). `small` is for two 
 fifth of the width. Below `paper` the sets with rare positives have more of them, or too few would be held out.
 
 recipes/SET/MODEL.toml (recipes/world in the repository) holds the shape, the learning rate, the start of the vectors
-and their L2. benchmarks/world_search.py chooses these with equal effort for every model; as long as it has not run with
-the shapes of Table 5, they are those of an older search with the smaller shapes (docs/lab/2026-11-studies.md).
+and their L2, which benchmarks/world_search.py chose with equal effort for every model
+(docs/lab/2026-11-16-world-search.md).
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ SHARES = {
     "ipinyou": (0.74, 0.05, 0.21),
     "appstore": (0.85, 0.05, 0.1),
 }
-EPOCHS = {"small": 6, "medium": 4, "paper": 2}
+# The larger ones are one pass.
+EPOCHS = {"small": 6, "medium": 1, "paper": 1}
 SMALLER: dict[str, Row] = {
     "pin": {"model.subnet": [20, 3]},
     "ccpm": {"model.channels": [50], "model.hidden": [50, 50, 50]},

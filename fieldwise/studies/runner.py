@@ -2,6 +2,7 @@
 
 OUT/ID/SIZE/  data/NAME  runs/CASE/seedN  identity.json  runs.csv  table.md  table.csv  figure.svg  figure.png
               verdicts.txt  result.json
+OUT/worlds/   rows that several studies read
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ import torch
 
 from fieldwise.bundle.scoring import device_of
 from fieldwise.config.errors import ConfigError, TrainingError, unknown
-from fieldwise.config.files import held_folder, whole_file, write_whole
+from fieldwise.config.files import held_folder, turn, whole_file, write_whole
 from fieldwise.config.progress import Watch
 from fieldwise.experiments.jobs import Job, run_all
 from fieldwise.reporting import plots, result_tables
-from fieldwise.studies.study import SIZES, Case, Plan, Results, Row, Setup, Study
+from fieldwise.studies.study import SIZES, Case, Plan, Results, Row, Setup, Shared, Source, Study
 
 # What a run takes of a GPU beside its rows: the context, tables, their moments and average, a captured step.
 RUN_BYTES = 8 * 2**30
@@ -89,10 +90,11 @@ def _claim(folder: Path, identity: Row) -> None:
 
 def _trained(study: Study, setup: Setup, plan: Plan, folder: Path, workers: int, watch: Watch | None) -> list[Row]:
     """A row for each case: its keys, its seed, and the run's metrics on held-out rows or why it failed."""
-    for name, make in plan.sources.items():
+    for name, source in plan.sources.items():
         if not (folder / "data" / name / "data.json").exists():
-            make(folder / "data" / name)
-    jobs = [_job(case, folder, setup.device) for case in plan.cases]
+            _make(source, folder / "data" / name, folder.parents[1] / "worlds")
+    starts = {case.start for case in plan.cases}
+    jobs = [_job(case, folder, setup.device, study.weights or case.name in starts) for case in plan.cases]
     workers = workers or _fitting_runs({job.data for job in jobs}, device_of(setup.device))
     failures: dict[str, str] = {}
     for later in (False, True):
@@ -109,6 +111,20 @@ def _trained(study: Study, setup: Setup, plan: Plan, folder: Path, workers: int,
     return rows
 
 
+def _make(source: Source, place: Path, worlds: Path) -> None:
+    """Prepares the rows of a study; those that others share lie in `worlds`, and the study has a link to them."""
+    if not isinstance(source, Shared):
+        source(place)
+        return
+    shared = worlds / source.name
+    worlds.mkdir(exist_ok=True)
+    with turn(worlds):
+        if not (shared / "data.json").exists():
+            source(shared)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(os.path.relpath(shared, place.parent))
+
+
 def _fitting_runs(data: Iterable[Path], device: torch.device) -> int:
     """How many runs fit beside each other: one for each core, or on a GPU half as many, if its memory holds them.
 
@@ -122,14 +138,17 @@ def _fitting_runs(data: Iterable[Path], device: torch.device) -> int:
     return max(1, min(cores // 2, int(free // (rows + RUN_BYTES))))
 
 
-def _job(case: Case, folder: Path, device: str) -> Job:
+def _job(case: Case, folder: Path, device: str, weights: bool) -> Job:
     settings = {"device": device, **case.settings, "seed": case.seed}
     if case.start:
         settings["train.init_from"] = str(_run_folder(folder, case.start, case.seed))
-    place = _run_folder(folder, case.name, case.seed)
-    return Job(
-        f"{case.name} {case.seed}", f"{case.name} seed {case.seed}", folder / "data" / case.data, place, None, settings
+    group, name, place = (
+        f"{case.name} {case.seed}",
+        f"{case.name} seed {case.seed}",
+        _run_folder(folder, case.name, case.seed),
     )
+    unneeded = ("checkpoint",) if weights else ("checkpoint", "bundle")
+    return Job(group, name, folder / "data" / case.data, place, None, settings, unneeded)
 
 
 def _run_folder(folder: Path, name: str, seed: int) -> Path:

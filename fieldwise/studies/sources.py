@@ -6,6 +6,7 @@ amazon/amazon.csv, each with the published columns; missing ones are skipped.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from fieldwise.data.schema import Field, HistorySettings, Schema
 from fieldwise.data.world import World
 from fieldwise.data.world.prepared import prepare_log
 from fieldwise.data.world.world import ACTIVE, NETWORKS
-from fieldwise.studies.study import Source
+from fieldwise.studies.study import Shared, Source
 
 PART = "part"
 CONTEXT = ("daytime", "weekday", "isweekend", "homework", "cost", "weather", "country", "city")
@@ -48,7 +49,10 @@ def world(
         table = log.drop_columns(["day"] if "day" in log.column_names else [])
         prepare({"train": lambda: iter([table])}, folder, "click", split=split, history=history)
 
-    return make
+    if history is not None:
+        return make
+    decided = repr((kind, rows, seed, split, rate, networks, active)).encode()
+    return Shared(f"{kind}-{rows}-{seed}-{hashlib.sha256(decided).hexdigest()[:8]}", make)
 
 
 def codes(make: Callable[[], pa.Table]) -> Source:

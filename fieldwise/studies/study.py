@@ -20,6 +20,17 @@ Source = Callable[[Path], object]
 
 
 @dataclass(frozen=True)
+class Shared:
+    """A source that several studies have. The name says all that decides its rows; one --out has them once."""
+
+    name: str
+    make: Source
+
+    def __call__(self, folder: Path) -> object:
+        return self.make(folder)
+
+
+@dataclass(frozen=True)
 class Setup:
     """The size of a study, its number of seeds, the folder of real data, if any, and the device."""
 
@@ -201,8 +212,8 @@ class Study:
 
     `derive` makes the rows that claims, table and figure are of where those of the runs are not. `keys` tell the lines
     of the table apart, `columns` are what it shows of them. `says` is what the paper states, and `budget` about how
-    many minutes size small takes on one core. `why` explains claims that do not hold or are not decided, by how they
-    begin.
+    many minutes size small takes on one core. Runs keep no weights, unless `look` reads them (`weights`). `why`
+    explains claims that do not hold or are not decided, by how they begin.
     """
 
     id: str
@@ -215,11 +226,12 @@ class Study:
     plan: Callable[[Setup], Plan] | None = None
     compute: Callable[[Setup], list[Row]] | None = None
     look: Callable[[Case, Path], Row] | None = None
+    weights: bool = False
     derive: Callable[[Results], list[Row]] | None = None
     says: str = ""
     why: Mapping[str, str] = field(default_factory=dict)
     budget: float = 1.0
-    seeds: Mapping[str, int] = field(default_factory=lambda: {"small": 1, "medium": 3, "paper": 5})
+    seeds: Mapping[str, int] = field(default_factory=lambda: {"small": 1, "medium": 3, "paper": 1})
 
     def verdicts(self, runs: Results) -> list[Verdict]:
         """The claims, each with the standard error of its margin over the seeds.

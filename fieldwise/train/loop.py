@@ -39,7 +39,7 @@ from fieldwise.train import capacity, checkpoint, distributed
 from fieldwise.train.boosting import Boosting
 from fieldwise.train.incremental import check_same_ids, load_origin, take_weights
 from fieldwise.train.pretrain import start_from
-from fieldwise.train.runs import Run, check_parts
+from fieldwise.train.runs import Run, asked_for, check_parts, report_of
 from fieldwise.train.sharded.placement import tables_of
 from fieldwise.train.sharded.sharded_model import Cut, refuse
 from fieldwise.train.sharded.sharded_model import build as cut_model
@@ -62,8 +62,13 @@ def train(
 
     Of several workers, rank 0 alone writes, reads the test rows and returns a report; the others return an empty one.
     """
-    resume = resume or distributed.restarted()
-    with start(config, Dataset.open(data), out, resume) as run:
+    resume, dataset = resume or distributed.restarted(), Dataset.open(data)
+    asked = asked_for(config, dataset)
+    known = report_of(out, asked) if resume else None
+    if known is not None:
+        return known
+    with start(config, dataset, out, resume) as run:
+        run.asked = asked
         if run.finished:
             report: dict[str, Any] = json.loads((out / "report.json").read_text(encoding="utf-8"))
             return report

@@ -46,6 +46,7 @@ class Run(ABC):
     model: Trained
     steps: int
     hold: Hold | None = None
+    asked = ""  # what was asked for; a run that is done keeps it
 
     def __init__(self, config: Config, dataset: Dataset, out: Path, resume: bool) -> None:
         self.dataset, self.out = dataset, out
@@ -191,7 +192,8 @@ class Run(ABC):
         bundle.write(self.out / "bundle", self.config, self._sources(), self._whole, fitted, report)
         with whole_file(self.out / "report.json") as file:
             file.write_text(json.dumps(report, indent=1), encoding="utf-8")
-        (self.out / "DONE").touch()
+        with whole_file(self.out / "DONE") as file:
+            file.write_text(self.asked, encoding="utf-8")
         self._tidy()
         return report
 
@@ -247,6 +249,20 @@ class Run(ABC):
         among = strongest(self._score, valid.ids, layout, PAIRED)
         strength = pair_strength(self._score, valid.ids, layout, rows=128, among=among)
         return {"fields": [names[f] for f in among], "of": layout.fields, "matrix": strength.round(6).tolist()}
+
+
+def asked_for(config: Config, dataset: Dataset) -> str:
+    """The settings as they were given, and the data: a run that is done is known by them without its model."""
+    return json.dumps({"data": dataset.fingerprint, "config": config.to_toml()})
+
+
+def report_of(out: Path, asked: str) -> dict[str, Any] | None:
+    """The report of a run that is done, if exactly this was asked of it."""
+    try:
+        done = (out / "DONE").read_text(encoding="utf-8") == asked
+        return dict(json.loads((out / "report.json").read_text(encoding="utf-8"))) if done else None
+    except (OSError, ValueError):
+        return None
 
 
 def check_parts(dataset: Dataset) -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from fieldwise.config.errors import ConfigError
 from fieldwise.config.progress import Watch
+from fieldwise.data.world import World
+from fieldwise.data.world.prepared import prepare_log
 from fieldwise.experiments import jobs
 from fieldwise.experiments.jobs import Board, Job, run_all
 
@@ -124,3 +126,19 @@ def test_what_went_wrong_is_one_line(tmp_path, monkeypatch):
     assert job.attempt() == "RuntimeError: out of memory; see it with `fieldwise train ... --debug`"
     monkeypatch.setattr(jobs, "load_config", lambda *a, **k: (_ for _ in ()).throw(ConfigError("no such setting")))
     assert job.attempt() == "no such setting"
+
+
+def test_what_nobody_reads_of_a_finished_run_is_removed(tmp_path):
+    data, out = tmp_path / "data", tmp_path / "run"
+    world = World("demo")
+    prepare_log(world, world.span(600), data)
+    settings = {"model.name": "lr", "train.epochs": 1}
+    job = Job("lr", "lr", data, out, None, settings, ("checkpoint", "bundle"))
+    assert job.attempt() == ""
+    assert job.done
+    assert {"report.json", "predictions.parquet"} <= {path.name for path in out.iterdir()}
+    assert not (out / "bundle").exists()
+    assert not (out / "checkpoint").exists()
+    # Asked again, it is known as done; with other settings it is another run.
+    assert job.attempt() == ""
+    assert "settings" in Job("lr", "lr", data, out, None, settings | {"train.epochs": 2}).attempt()

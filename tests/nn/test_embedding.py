@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor
 from torch.autograd import gradcheck
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fieldwise.config.errors import ConfigError
 from fieldwise.data.schema import Layout
@@ -187,3 +189,23 @@ def test_packed_weights_learn_only_where_the_mask_holds() -> None:
     assert packed().tolist() == [[1.0, 0.0], [3.0, 4.0]]
     assert [p.tolist() for p in packed.parameters()] == [[1.0, 3.0, 4.0]]
     assert gradcheck(lambda entries: torch.func.functional_call(packed, {"entries": entries}, ()), packed.entries)
+
+
+def test_vectors_of_several_sizes_are_looked_up_without_lists_from_the_host() -> None:
+    """A step that is captured on a GPU cannot copy an index from the host: columns are buffers, and move along."""
+
+    class Operations(TorchDispatchMode):
+        seen: ClassVar[set[str]] = set()
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.seen.add(str(func))
+            return func(*args, **(kwargs or {}))
+
+    embedding = Embedding(Layout.of([5, 50, 5]), (2, 4, 2))
+    ids = torch.tensor([[1, 2, 3], [4, 40, 0]])
+    with Operations():
+        found = embedding(ids)
+    assert "aten.index_select.default" in Operations.seen
+    assert "aten.index.Tensor" not in Operations.seen
+    assert found.shape == (2, 3, 4)
+    assert {"columns0", "columns1"} <= dict(embedding.named_buffers()).keys()

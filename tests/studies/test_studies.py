@@ -123,6 +123,41 @@ def test_a_study_leaves_table_figure_and_verdicts_and_goes_on(tmp_path: Path):
     assert more["seeds"] == 3
 
 
+def test_studies_share_their_worlds_and_keep_no_weights(tmp_path: Path):
+    """The same world, asked for by two studies under different names, is made once; their runs keep no bundle, unless
+    the study reads weights or another run starts from them."""
+
+    def asked(name: str) -> Any:
+        def plan(setup: Setup) -> Plan:
+            first = Case({"model": "fm"}, name, {"model.name": "fm", **FAST})
+            later = Case({"model": "fnn"}, name, {"model.name": "fnn", "model.hidden": [4], **FAST}, start="fm")
+            return Plan({name: sources.world("demo", 600)}, [first, later])
+
+        return plan
+
+    one, other = (replace(TOY, id=name, keys=("model",), plan=asked(name), claims=lambda _: []) for name in "ab")
+    runner.run_study(one, tmp_path, seeds=1, workers=1)
+    (world,) = (tmp_path / "worlds").iterdir()
+    made = (world / "data.json").stat().st_mtime_ns
+    runner.run_study(replace(other, weights=True), tmp_path, seeds=1, workers=1)
+    assert [path.name for path in (tmp_path / "worlds").iterdir()] == [world.name]
+    assert (world / "data.json").stat().st_mtime_ns == made
+    assert (tmp_path / "b" / "small" / "data" / "b").resolve() == world.resolve()
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.glob("*/small/runs/*/seed0/bundle")) == [
+        "a/small/runs/fm/seed0/bundle",
+        "b/small/runs/fm/seed0/bundle",
+        "b/small/runs/fnn/seed0/bundle",
+    ]
+    assert not list(tmp_path.glob("*/small/runs/*/seed0/checkpoint"))
+
+
+@pytest.mark.parametrize("other", [{"rows": 601}, {"seed": 1}, {"rate": 0.1}, {"networks": 0.0}, {"active": 0.9}])
+def test_other_worlds_have_other_names(other: dict[str, Any]):
+    usual = {"kind": "demo", "rows": 600}
+    assert sources.world(**usual).name == sources.world(**usual).name  # type: ignore[arg-type,attr-defined]
+    assert sources.world(**usual).name != sources.world(**(usual | other)).name  # type: ignore[arg-type,attr-defined]
+
+
 def test_a_run_that_fails_is_a_result(tmp_path: Path):
     def broken(setup: Setup) -> Plan:
         whole = plan(setup)

@@ -1,4 +1,4 @@
-"""The sum of all pairs' kernel products by one large matrix product, instead of a small one for each pair (CPU).
+"""The sum of all pairs' kernel products by one large matrix product, instead of a small one for each pair.
 
 Let x (F D) be a row's vectors side by side, and M the matrix with blocks K_ij above its diagonal, K_ij^T below and
 zeros on it. The sum over pairs of v_i^T K_ij v_j is x M x / 2. With g the gradient of the sum, the vectors' gradient
@@ -38,10 +38,9 @@ class KernelSums(torch.autograd.Function):
         return (grad * made).view(v.shape), by_kernels(grad, v)
 
 
-def diagonal_sums(v: Tensor, kernel: Tensor) -> Tensor:
+def diagonal_sums(v: Tensor, kernel: Tensor, first: Tensor, second: Tensor) -> Tensor:
     """Sum of v_i^T diag(k_ij) v_j over pairs: (B, F, D), (P, 1, D or 1) -> (B, 1), without an array of pairs."""
     fields = v.shape[1]
-    first, second = torch.triu_indices(fields, fields, offset=1, device="cpu")
     square = kernel.new_zeros(fields, fields, kernel.shape[2]).index_put((first, second), kernel[:, 0])
     by_place = v.permute(2, 0, 1)
     made = by_place @ square.permute(2, 0, 1)
@@ -70,8 +69,14 @@ def _no_large_product(part: Any, v: Tensor) -> str:
 
 
 def _by_place(part: Any, v: Tensor) -> Tensor:
-    with torch.autocast("cpu", enabled=False):
-        return diagonal_sums(v, part.kernel())
+    with torch.autocast(v.device.type, enabled=False):
+        return diagonal_sums(v, part.kernel(), part.first, part.second)
+
+
+def _not_by_place(part: Any, v: Tensor) -> str:
+    if part.kind == "mat":
+        return "the kernels are matrices"
+    return "" if v.is_cuda else no_loops_of_rows(v)
 
 
 ONE_PRODUCT = Way(
@@ -81,6 +86,6 @@ ONE_PRODUCT = Way(
 )
 BY_PLACE = Way(
     "a product for each place",
-    lambda part, v: "the kernels are matrices" if part.kind == "mat" else no_loops_of_rows(v),
+    _not_by_place,
     _by_place,
 )
