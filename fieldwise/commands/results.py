@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from fieldwise.commands.app import Json, app, listed
-from fieldwise.config.errors import ConfigError, DataError
+from fieldwise.commands.app import Json, Separator, app, listed
+from fieldwise.config.errors import ConfigError, DataError, missing_column
 from fieldwise.reporting.console import counting, out, print_groups, print_json, print_metrics, print_seen, say
 
 
@@ -27,6 +27,7 @@ def evaluate(
     live: Annotated[
         bool, typer.Option("--live", help="Histories with a time count each row after it is scored, as in service.")
     ] = False,
+    separator: Separator = "",
     device: str = "cpu",
     json: Json = False,
 ) -> None:
@@ -35,6 +36,7 @@ def evaluate(
     Example: `fieldwise evaluate runs/pin log.csv --by day --seen user,item`
     """
     from fieldwise.bundle.predictor import Predictor
+    from fieldwise.data.read.delimited import separated
     from fieldwise.data.read.parallel import cores, using
     from fieldwise.data.recipes.raw_columns import columns_of, rows_of
     from fieldwise.evaluation import drift
@@ -43,7 +45,7 @@ def evaluate(
     rival = Predictor.load(against, device) if against else None
     question = drift.Question(listed(seen), by, rival, truth, live)
     moving = bool(seen or question.others or live)
-    with using(cores()), counting("evaluating", json):
+    with using(cores()), separated(separator), counting("evaluating", json):
         if rows.is_dir():
             if against or truth or live or (seen and by):
                 wrong = "--seen together with --by needs" if seen and by else "--against, --truth and --live need"
@@ -56,10 +58,11 @@ def evaluate(
         else:
             known = columns_of(predictor.schema, rows)
             if by and by not in known:
-                raise DataError(f"--by column '{by}' is missing; the file has: {', '.join(known)} ({rows})")
+                raise DataError(f"{missing_column(by, known, what='--by column')} ({rows})")
             schemas = [predictor.schema, *([rival.schema] if rival else [])]
             columns = [name for own in schemas for name in (own.label, *own.columns, own.weight)]
-            wanted = [name for name in dict.fromkeys([*columns, by, truth]) if name]
+            absent = set[str]().union(*(own.optional for own in schemas)) - set(known)
+            wanted = [name for name in dict.fromkeys([*columns, by, truth]) if name and name not in absent]
             numbers = set[str]().union(*(own.numbers for own in schemas))
             chunks = rows_of(predictor.schema, rows, wanted, numbers)
             found = drift.evaluate(predictor, chunks, question) if moving else predictor.evaluate(chunks, by)
@@ -79,6 +82,7 @@ def predict(
     rows: Annotated[Path, typer.Argument(help="A file with the model's columns; it needs no label.")],
     file: Annotated[Path, typer.Option("-o", "--out", help="A .csv, .tsv or .parquet file.")],
     keep: Annotated[bool, typer.Option("--keep", help="Copy the input's columns too.")] = False,
+    separator: Separator = "",
     device: str = "cpu",
     json: Json = False,
 ) -> None:
@@ -88,14 +92,15 @@ def predict(
     """
     from fieldwise.bundle.predictor import Predictor
     from fieldwise.data.read import formats
+    from fieldwise.data.read.delimited import separated
     from fieldwise.data.read.parallel import cores, using
     from fieldwise.data.recipes.raw_columns import rows_of
 
     predictor = Predictor.load(source, device)
     if file.exists() and file.samefile(rows):
         raise ConfigError(f"the output would replace the input; choose another -o ({file})")
-    found = predictor.annotate(rows_of(predictor.schema, rows)) if keep else predictor.predict_file(rows)
-    with using(cores()), counting("predicting", json) as progress:
+    with using(cores()), separated(separator), counting("predicting", json) as progress:
+        found = predictor.annotate(rows_of(predictor.schema, rows)) if keep else predictor.predict_file(rows)
         count = formats.write(file, found, progress)
     if json:
         print_json({"file": str(file), "rows": count})

@@ -116,7 +116,8 @@ def _raw_rows(predictor: Predictor, file: Path) -> Rows:
     for chunk in rows_of(schema, file, list(dict.fromkeys(wanted))):
         kept = chunk.slice(0, MOST_ROWS - passed)
         ids.append(predictor.encoder.transform(kept))
-        labels.append(read_labels(kept[schema.label], schema.label, passed) if labelled else [])
+        own = labelled and read_labels(kept[schema.label], schema.label, passed, classes=schema.classes)
+        labels.append(own if labelled else [])
         passed += len(kept)
         if passed >= MOST_ROWS:
             break
