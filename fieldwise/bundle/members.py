@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -39,8 +39,8 @@ class JoinedSchema(Schema):
         for field in (field for part in parts for field in part.fields):
             fields.setdefault(field.name, field)
         first = parts[0]
-        values = {"recipe": first.recipe, "positive": first.positive, "negative": first.negative}
-        return cls(first.label, tuple(fields.values()), first.weight, **values, parts=tuple(parts))
+        joined = cls(first.label, tuple(fields.values()), first.weight, recipe=first.recipe, parts=tuple(parts))
+        return replace(joined, positive=first.positive, negative=first.negative)
 
     @property
     def columns(self) -> list[str]:

@@ -116,11 +116,11 @@ def explain(
         typer.Option(help="A file or a prepared folder; by default the run's held-out rows, if they still exist."),
     ] = None,
     folder: Annotated[Path | None, typer.Option("--out", help="A folder for maps (SVG) and tables (csv).")] = None,
-    top: Annotated[int, typer.Option(help="How many pairs to show.")] = 10,
+    top: Annotated[int, typer.Option(help="How many pairs, or weights, to show.")] = 10,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier folder.")] = False,
     json: Json = False,
 ) -> None:
-    """Show which fields interact, by the weights and on rows, and which pairs and fields could be left out.
+    """Show which fields interact, by the weights and on rows, and what could be left out; of LR its weights.
 
     Example: `fieldwise explain runs/pin --rows log.csv --out explained`
     """
@@ -134,9 +134,14 @@ def explain(
     if json:
         print_json(found | ({"folder": str(folder)} if folder else {}))
         return
-    say(f"{found['model']}: {len(found['pairs'])} pairs of {len(found['fields'])} fields, by {found['ranked_by']}")
-    columns = [column for column in pair_report.COLUMNS if column.key in found["maps"]]
-    result_tables.show(out, columns, result_tables.lines(found["pairs"][:top], columns), "pair")
+    if "weights" in found:
+        say(f"{found['model']}: the logit is {found['bias']:+.4f} and the weights of a row's values; the largest are")
+        columns = [column for column in pair_report.WEIGHT_COLUMNS if column.key in found["weights"][0]]
+        result_tables.show(out, columns, result_tables.lines(found["weights"][:top], columns), "value")
+    else:
+        say(f"{found['model']}: {len(found['pairs'])} pairs of {len(found['fields'])} fields, by {found['ranked_by']}")
+        columns = [column for column in pair_report.COLUMNS if column.key in found["maps"]]
+        result_tables.show(out, columns, result_tables.lines(found["pairs"][:top], columns), "pair")
     for row in found.get("drop_pairs", ()):
         costs = f"{row['weakest']:+.4f} of AUC for the weakest, {row['strongest']:+.4f} for the strongest"
         say(f"without {row['pairs']} pairs ({row['share']:.0%}): {costs}")

@@ -228,8 +228,8 @@ class Schema:
 
     `history` adds fields of what came before;
     `gbdt_leaves` trees of `gbdt_depth`, fitted on the training rows, add a field each: the leaf of the row.
-    `recipe` names how raw files are read (data/recipes/). `positive` and `negative` are the label's two values where they
-    are not 0 and 1.
+    `recipe` names how raw files are read (data/recipes/). `positive` and `negative` are the label's two values where
+    they are not 0 and 1.
     """
 
     label: str

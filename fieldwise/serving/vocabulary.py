@@ -58,7 +58,7 @@ class Words:
 
 def facts_of(encoder: Encoder, raw: Iterable[str] = ()) -> dict[str, FieldFacts]:
     """The columns of an encoder's rows, and the raw columns that some of them can be derived from."""
-    found = {}
+    found: dict[str, FieldFacts] = {}
     for code in encoder.codes:
         examples, name = tuple(code.examples(EXAMPLES)), code.field.column
         own = (code.separator, code.hint, code.field.is_number, bool(code.known_words))

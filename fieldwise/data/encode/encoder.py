@@ -78,7 +78,9 @@ class Encoder:
         for field in self.schema.fields:
             if field.column not in there and field.name not in (known or ()) and not field.may_be_absent:
                 raise DataError(missing_column(field.column, table.column_names, "the table has"))
-        columns = [self._cell_codes().ids(table)] if isinstance(table, Cells) else self._by_columns(table, known or {})
+        columns = (
+            [self._cell_codes().ids(table)] if isinstance(table, Cells) else self._by_columns(table, there, known or {})
+        )
         if self.history is not None:
             fields = self.history.seen(table, self.buckets(table)) if past is None else past
             columns.append(self.history.ids(fields))
@@ -87,9 +89,9 @@ class Encoder:
             ids = np.hstack([ids, self.leaves.transform(ids)])
         return np.ascontiguousarray(ids)
 
-    def _by_columns(self, table: pa.Table, known: Mapping[str, NDArray[np.int32]]) -> list[NDArray[np.int32]]:
-        there = frozenset(table.column_names)
-
+    def _by_columns(
+        self, table: pa.Table, there: Collection[str], known: Mapping[str, NDArray[np.int32]]
+    ) -> list[NDArray[np.int32]]:
         def ids(code: Code) -> NDArray[np.int32]:
             if code.field.name in known:
                 return known[code.field.name]

@@ -23,7 +23,7 @@ NOTED = 10
 def infer_schema(
     sample: pa.Table, labels: NDArray[np.float32], label: str, weight: str = "", later: pa.Table | None = None
 ) -> tuple[Schema, list[str]]:
-    """A schema for these training rows, the first ones, and notes on what was left out and why; `later` are the last."""
+    """A schema for these first training rows, and notes on what was left out and why; `later` are the last ones."""
     names = [name for name in sample.column_names if name not in (label, weight)]
 
     def infer(name: str) -> _Inferred:

@@ -23,6 +23,7 @@ from fieldwise.data.encode import rates, refit
 from fieldwise.data.encode.encode import Coder, fit_leaves, write_parts
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.fit import fit_encoder
+from fieldwise.data.encode.giveaways import find_giveaways
 from fieldwise.data.encode.infer import SAMPLE_ROWS, infer_schema, is_time
 from fieldwise.data.encode.kept import Kept, keep_rows
 from fieldwise.data.encode.leaks import Leak, find_leak
@@ -78,6 +79,8 @@ def carry_out(plan: Plan, out: Path, force: bool = False, progress: Progress = q
         check_names(encoder.names)
         write_parts(encoder, work.stage, folder, tally, progress, negatives_kept=plan.keep_negatives)
         leak = _leak(work, encoder, tally)
+        giveaways = find_giveaways(folder / "train", encoder.codes)
+        work.notes.extend(giveaway.warning for giveaway in giveaways)
         # The journal first: what is killed here must not be taken for staged.
         (work.stage / JOURNAL).unlink()
         makes = _keep(work, encoder, tally, leak, folder)
@@ -91,6 +94,7 @@ def carry_out(plan: Plan, out: Path, force: bool = False, progress: Progress = q
         "new_ids": _new_ids(encoder, plan.known) if plan.known else {},
         "proposals": [asdict(proposal) for proposal in proposals],
         "leak": asdict(leak) if leak else None,
+        "giveaways": [asdict(giveaway) for giveaway in giveaways],
         "rows_kept_for": makes,
         "notes": work.notes,
     }
@@ -119,7 +123,7 @@ def _schema(work: _Work) -> Schema:
     """The schema that was given, or the one that training rows look like, with what the plan says of it."""
     plan, schema = work.plan, work.plan.given
     if schema is None:
-        schema, left_out = _infer(work.stage, plan.label, plan.weight, {plan.split.by, plan.past.time, *plan.drop})
+        schema, left_out = _infer(work.stage, plan.label, plan.weight, {plan.split.by, plan.past.time}, plan.drop)
         work.notes.extend(left_out)
     leaves, recipe = plan.gbdt_leaves or schema.gbdt_leaves, plan.recipe or schema.recipe
     schema = replace(schema, label=plan.label, weight=plan.weight, history=plan.past)
@@ -163,7 +167,7 @@ def _leak(work: _Work, encoder: Encoder, tally: Tally) -> Leak | None:
 
 
 def _plain_columns(schema: Schema) -> list[str]:
-    """The columns that are fields themselves; a time is none, because rows of one event may differ in it by a second."""
+    """The columns that are fields themselves; a time is none: rows of one event may differ in it by a second."""
     return [field.name for field in schema.fields if field.column == field.name]
 
 
@@ -215,7 +219,10 @@ def _new_ids(encoder: Encoder, known: Encoder) -> dict[str, int]:
     }
 
 
-def _infer(stage: Path, label: str, weight: str, no_fields: Collection[str]) -> tuple[Schema, list[str]]:
+def _infer(
+    stage: Path, label: str, weight: str, orders: Collection[str], drop: Collection[str]
+) -> tuple[Schema, list[str]]:
+    """A schema from the first training rows; of `orders`, columns by which rows are ordered, times alone are fields."""
     chunks, left = [], SAMPLE_ROWS
     for chunk in staged_chunks(stage / "train"):
         # Texts of the rows that are cut off would count as values that no row has.
@@ -226,8 +233,8 @@ def _infer(stage: Path, label: str, weight: str, no_fields: Collection[str]) -> 
     sample = pa.concat_tables(chunks)
     labels = sample[LABEL].to_numpy().astype(np.float32)
     later = None if left else read_staged(staged_files(stage / "train")[-1])
-    times = {name for name in no_fields if name in sample.column_names and is_time(name, sample[name])}
-    no_fields = set(no_fields) - times
+    there = [name for name in orders if name in sample.column_names and name not in drop]
+    no_fields = {*orders, *drop}.difference(name for name in there if is_time(name, sample[name]))
     fields = [name for name in sample.column_names if name not in (LABEL, WEIGHT, ROW, *no_fields)]
     schema, notes = infer_schema(sample.select(fields), labels, label, weight, later)
     for name in sorted(set(sample.column_names) & no_fields):

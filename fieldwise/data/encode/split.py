@@ -116,44 +116,56 @@ def _by_time(
     rows: Rows, split: Split, notes: list[str], labels: Labels
 ) -> Callable[[pa.Table, int], NDArray[np.int64]]:
     """`assigner` in the order of times, rows of one time in one part and rows without a time first of all."""
-    seen: dict[str | None, NDArray[np.int64]] = {}
-    passed = 0
-    for chunk in rows():
-        texts, places = texts_of(chunk[split.by])
-        found = [np.bincount(places, weights=of, minlength=len(texts)) for of in (None, labels(chunk, passed))]
-        passed += len(chunk)
-        for text, *counts in zip(texts, *found, strict=True):
-            if counts[0]:
-                seen[text] = seen.get(text, 0) + np.array(counts, dtype=np.int64)
-    known = list(seen)
-    moments = np.nan_to_num(seconds(known, split.time), nan=-np.inf)
-    counts = np.array([seen[text] for text in known])
-    values, own = np.unique(moments, return_inverse=True)
-    rows_at = np.bincount(own, weights=counts[:, 0])
-    before = np.cumsum(rows_at) - rows_at
-    parts = np.searchsorted(np.cumsum(split.shares)[:2], before / rows_at.sum() + 1e-9, side="right")[own]
-    wanted = [place for place, share in enumerate(split.shares) if share]
-    one_class = [p for p in wanted if not 0 < counts[parts == p, 1].sum() < counts[parts == p, 0].sum()]
-    if one_class:
+    seen = _counted(rows, split.by, labels)
+    moments, counts = seconds(list(seen), split.time), np.array(list(seen.values()))
+    parts = _parts_in_order(np.nan_to_num(moments, nan=-np.inf), counts[:, 0], split.shares)
+    judged = [part for part, share in enumerate(split.shares) if share]
+    found = {part: counts[parts == part].sum(axis=0) for part in judged}
+    no_use = [PARTS[part] for part, (total, positives) in found.items() if not 0 < positives < total]
+    if no_use:
         notes.append(
-            f"column '{split.by}' is a time, but in its order the {PARTS[one_class[0]]} part has no rows of both labels: "
-            f"rows are split at random (--split-by {split.by} splits by it all the same)"
+            f"column '{split.by}' is a time, but in its order the {no_use[0]} part would lack one of the labels: rows "
+            f"are split at random (--split-by {split.by}: by it all the same)"
         )
         at_once = at_random(split)
         return lambda chunk, passed: at_once(len(chunk))
-    first, last = (day_of(moment) for moment in (values[np.isfinite(values)].min(), values.max()))
-    shares = ", ".join(f"{share:.0%} {part}" for part, share in zip(PARTS, split.shares, strict=True) if share)
+    first, last = (day_of(float(moment)) for moment in (np.nanmin(moments), np.nanmax(moments)))
+    shares = ", ".join(f"{share:.0%} {PARTS[part]}" for part, share in enumerate(split.shares) if share)
     notes.append(
         f"column '{split.by}' is a time, {words_of(split.time)}, from {first} to {last}: rows are split in its order, "
         f"{shares} (--split-by none: at random)"
     )
-    part_of = dict(zip(known, parts.tolist(), strict=True))
+    part_of = dict(zip(seen, parts.tolist(), strict=True))
 
     def by_value(chunk: pa.Table, passed: int) -> NDArray[np.int64]:
         texts, places = texts_of(chunk[split.by])
         return np.array([part_of.get(text, 0) for text in texts])[places]
 
     return by_value
+
+
+def _counted(rows: Rows, name: str, labels: Labels) -> dict[str | None, NDArray[np.float64]]:
+    """How many rows have each text of a column, and how many of them are positive."""
+    seen: dict[str | None, NDArray[np.float64]] = {}
+    passed = 0
+    for chunk in rows():
+        texts, places = texts_of(chunk[name])
+        counts = [np.bincount(places, weights=of, minlength=len(texts)) for of in (None, labels(chunk, passed))]
+        for text, *own in zip(texts, *counts, strict=True):
+            if own[0]:
+                seen[text] = np.array(own) + seen.get(text, 0.0)
+        passed += len(chunk)
+    return seen
+
+
+def _parts_in_order(
+    moments: NDArray[np.float64], counts: NDArray[np.float64], shares: tuple[float, float, float]
+) -> NDArray[np.int64]:
+    """The part of each moment, by the share of rows that have an earlier one."""
+    _, own = np.unique(moments, return_inverse=True)
+    rows = np.bincount(own, weights=counts)
+    before = (np.cumsum(rows) - rows) / rows.sum()
+    return np.asarray(np.searchsorted(np.cumsum(shares)[:2], before + 1e-9, side="right")[own])
 
 
 def _by_group(split: Split, edges: NDArray[np.float64], chunk: pa.Table, passed: int) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""Leaving out rows whose cells are not what the schema says: a label that is neither of two values, a number that is none."""
+"""Leaving out rows whose cells are not what the schema says: a label that is none, a number that is none."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ EARLIEST, LATEST = (datetime(year, 1, 1, tzinfo=UTC).timestamp() for year in (19
 LONGEST = 20 * 365.25 * DAY
 # The share of a column's values that must be such moments: some programs write 0, or "never".
 MOST = 0.95
-# Different values below which digits may be dates by chance, and numbers in the range of moments anything.
+# Different values below which dates are as well off as categories, and numbers in the range of moments may be anything.
 FEW_STAMPS, FEW_MOMENTS = 3, 20
 # A log in the order of time rises nearly everywhere. Ids come again and again, or number the rows without a gap; the
 # times of a log that names them otherwise differ in this share of rows, and leave gaps.
@@ -57,8 +57,8 @@ ID_NAMES = re.compile(
 class TimeField(Field):
     """A `part` of the time in column `of`: the hour of the day, or the weekday.
 
-    `format` says how it is written: `text` (ISO 8601), seconds, milliseconds, microseconds or nanoseconds since 1970, or
-    digits such as YYMMDDHH. Without `of` the column has the field's name.
+    `format` says how it is written: `text` (ISO 8601), seconds, milliseconds, microseconds or nanoseconds since 1970,
+    or digits such as YYMMDDHH. Without `of` the column has the field's name.
     """
 
     kind: ClassVar = "time"
@@ -158,7 +158,7 @@ def order_of(columns: Iterable[tuple[str, Sample]]) -> Times | None:
 def recognised(name: str, sample: Sample) -> Times | None:
     """What a column's values say of it if they are times; None where they are not."""
     known = [text for text in sample.known if text not in NO_NUMBER]
-    if sample.is_list or len(known) < 2:
+    if sample.is_list:
         return None
     written = _format(name, known, sample)
     if not written:
@@ -179,16 +179,19 @@ def recognised(name: str, sample: Sample) -> Times | None:
 
 def _format(name: str, known: Sequence[str], sample: Sample) -> str:
     """How a column's texts spell times; nothing where they do not."""
+    if len(known) < FEW_STAMPS:
+        return ""
     if _share(known[:FEW_MOMENTS], TEXT) and _share(known, TEXT) >= MOST:
         return TEXT
     if ID_NAMES.search(name) or re.search("[a-z](Id|ID)$", name):
         return ""
     for stamp in STAMPS:
-        if len(known) >= FEW_STAMPS and _share(known[:FEW_MOMENTS], stamp) and _share(known, stamp) >= MOST:
+        if _share(known[:FEW_MOMENTS], stamp) and _share(known, stamp) >= MOST:
             return stamp
     if sample.numbers is None:
         return ""
-    return next((unit for unit in UNITS if _share(known, unit) >= MOST and _are_moments(name, unit, known, sample)), "")
+    able = [unit for unit in UNITS if _share(known[:FEW_MOMENTS], unit) and _share(known, unit) >= MOST]
+    return next((unit for unit in able if _are_moments(name, unit, known, sample)), "")
 
 
 def _are_moments(name: str, unit: str, known: Sequence[str], sample: Sample) -> bool:

@@ -60,7 +60,7 @@ def separator_of(path: Path, usual: str) -> str:
 
 @lru_cache(maxsize=1000)
 def _shown(path: Path, usual: str, state: tuple[int, int]) -> str:
-    lines = streams.first_lines(path, LOOKED_AT)
+    lines = streams.first_lines(path, LOOKED_AT) or [""]
     widths = {mark: _width(lines, mark) for mark in SEPARATORS}
     if widths[usual] > 1:
         return usual

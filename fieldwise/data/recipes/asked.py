@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from fieldwise.config.errors import ConfigError, DataError, missing_column, unknown
+from fieldwise.config.errors import ConfigError, DataError, unknown
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.plan import Inputs, Plan
 from fieldwise.data.encode.split import Rows, Split
@@ -138,8 +138,8 @@ class Files:
         return [f"label: '{self.classes.positive}' is 1, '{self.classes.negative}' is 0{way_out}"]
 
     def _left_out(self) -> list[str]:
-        why = "numbers the rows, as the index of a pandas table does: left out; a schema that names it keeps it"
-        return [f"column '{name}' {why}" for name in self.left_out]
+        why = "has no name and numbers the rows, as the index of a pandas table does: left out"
+        return [f"column '{name}' {why}; a schema that names it keeps it" for name in self.left_out]
 
     def _history(self) -> list[str]:
         if not self.history_time:
@@ -216,11 +216,9 @@ def plan_of(asked: Asked) -> tuple[Plan, Files]:
 
 
 def _cells(paths: list[Path], column: str, bad: BadRows) -> Iterator[pa.Table]:
-    """The cells of one column of the files."""
-    for path in paths:
-        known = formats.column_names(path, bad=bad)
-        if column not in known:
-            raise DataError(f"{missing_column(column, known, what='label')} ({path})")
+    """The cells of one column of the files; nothing where one lacks it, which is found when all columns are read."""
+    if any(column not in formats.column_names(path, bad=bad) for path in paths):
+        return iter(())
     return formats.read(paths, [column], (), BadRows(bad.skip))
 
 
