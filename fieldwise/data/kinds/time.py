@@ -35,7 +35,7 @@ from fieldwise.data.read.moments import (
 
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 SIZES = {"hour": 24, "weekday": 7}
-# The moments that a column of times may hold, and how far apart the times of one log are.
+# The moments that a column of times may hold, and how far apart they are in a log that names them otherwise.
 EARLIEST, LATEST = (datetime(year, 1, 1, tzinfo=UTC).timestamp() for year in (1995, 2035))
 LONGEST = 20 * 365.25 * DAY
 # The share of a column's values that must be such moments: some programs write 0, or "never".
@@ -133,7 +133,11 @@ class TimeCode(Code):
 
     @property
     def hint(self) -> str:
-        return f"a time, {words_of(self.field.format)}"
+        return (
+            "a time such as 2014-10-21 13:00:00"
+            if self.field.format == TEXT
+            else f"a time, {words_of(self.field.format)}"
+        )
 
 
 @dataclass(frozen=True)
@@ -199,7 +203,7 @@ def _are_moments(name: str, unit: str, known: Sequence[str], sample: Sample) -> 
     moments = seconds(known, unit)
     moments = moments[_in_range(moments)]
     span = float(np.ptp(moments))
-    if len(moments) < FEW_MOMENTS or span > LONGEST:
+    if len(moments) < FEW_MOMENTS:
         return False
     density = len(moments) / (span * UNITS[unit] + 1)
     if TIME_NAMES.search(name):
@@ -207,7 +211,7 @@ def _are_moments(name: str, unit: str, known: Sequence[str], sample: Sample) -> 
     whole = all(text.isdecimal() for text in known)
     rows = seconds(sample.texts, unit)[sample.places]
     varied = len(moments) >= VARIED * len(rows) or _rising(rows[_in_range(rows)])
-    return whole and varied and density < DENSE
+    return whole and varied and density < DENSE and span < LONGEST
 
 
 def _share(texts: Sequence[str], written: str) -> float:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,10 +12,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fieldwise.config.errors import ConfigError, OddCell
+from fieldwise.data.read.formats import text_of
 from fieldwise.data.read.texts import texts_of
 
 # Texts that are 0 and 1 wherever they stand; and pairs that are labels where a column has no others, the 1 last.
-PLAIN = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
+PLAIN = {"0": 0, "1": 1, "false": 0, "true": 1}
+# The share of rows that have one of the two values.
+NEARLY_ALL = 0.95
 PAIRS = (("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("-1", "1"), ("1", "2"))
 
 
@@ -41,33 +45,44 @@ ZERO_ONE = Classes()
 
 
 def _plain(text: str) -> str:
-    return text.strip().casefold()
+    """A value as it is compared: 1 and 1.0, Yes and yes are the same."""
+    return (text_of(text.strip()) or "").casefold()
 
 
 def find_classes(name: str, columns: Iterable[pa.ChunkedArray], positive: str = "") -> Classes:
     """What the values of a label column are: 0 and 1, a pair of PAIRS, or `positive` and the other one.
 
-    Pieces of the column are looked at until two values are found; a third one is refused where labels are read.
+    Pieces of the column are looked at until two values are found. Nearly all rows must have these two; a third value is
+    refused, or its rows skipped, where labels are read.
     """
-    found: dict[str, None] = {}
+    counts: Counter[str] = Counter()
     for column in columns:
         texts, places = texts_of(column)
-        there = np.bincount(places, minlength=len(texts)) > 0
-        found |= dict.fromkeys(_plain(text) for text, is_there in zip(texts, there, strict=True) if text and is_there)
-        if len(found) > 1:
+        for text, rows in zip(texts, np.bincount(places, minlength=len(texts)).tolist(), strict=True):
+            if text and rows:
+                counts[_plain(text)] += rows
+        if len(counts) > 1:
             break
     if positive:
-        return _with_positive(name, list(found), _plain(positive))
-    if {PLAIN.get(value) for value in found} <= {0, 1}:
+        return _with_positive(name, counts, _plain(positive))
+    (two, rows), total = _most_frequent(counts), counts.total()
+    if rows < NEARLY_ALL * total:
         return ZERO_ONE
-    return next((Classes(*pair) for pair in PAIRS if set(found) == set(pair)), ZERO_ONE)
+    return next((Classes(*pair) for pair in PAIRS if two == set(pair) and not two <= PLAIN.keys()), ZERO_ONE)
 
 
-def _with_positive(name: str, found: Collection[str], positive: str) -> Classes:
-    others = [value for value in found if value != positive]
-    if positive not in found or len(others) != 1:
-        shown = ", ".join(f"'{value[:40]}'" for value in list(found)[:5]) or "none"
-        raise ConfigError(f"--positive takes one of the two values of label '{name}', found '{positive}' and {shown}")
+def _most_frequent(counts: Counter[str]) -> tuple[set[str], int]:
+    """The two most frequent values, and how many rows have them."""
+    two = dict(counts.most_common(2))
+    return set(two), sum(two.values())
+
+
+def _with_positive(name: str, counts: Counter[str], positive: str) -> Classes:
+    others = [value for value, _ in counts.most_common() if value != positive]
+    enough = others and counts[positive] + counts[others[0]] >= NEARLY_ALL * counts.total()
+    if positive not in counts or not enough:
+        shown = ", ".join(f"'{value[:40]}'" for value, _ in counts.most_common(5)) or "none"
+        raise ConfigError(f"--positive takes one of the two values of label '{name}', found '{positive}' of {shown}")
     return Classes(others[0], positive)
 
 

@@ -86,7 +86,7 @@ def _stamped(text: str, stamp: str) -> datetime | None:
 def words_of(written: str) -> str:
     """How times are written, for people."""
     if written == TEXT:
-        return "such as 2014-10-21 13:00:00"
+        return "written as a date"
     return f"in {written} since 1970" if written in UNITS else f"written {written}"
 
 
