@@ -110,7 +110,7 @@ def _of_weights(predictor: Predictor, rows: Rows | None) -> dict[str, Any]:
         value = encoder.value_of(field, place - layout.offsets[field])
         row: dict[str, Any] = {"name": f"{names[field]} = {value}", "field": names[field], "value": value}
         found.append(row | {"weight": float(weights[place])} | ({} if seen is None else {"rows": int(seen[place])}))
-    bias = 0.0 if model.linear.bias is None else float(model.linear.bias)
+    bias = 0.0 if model.linear.bias is None else float(model.linear.bias.detach())
     result: dict[str, Any] = {"model": predictor.bundle.config.model, "fields": names, "ranked_by": "weight"}
     result |= {"bias": bias, "weights": found, "pairs": [], "maps": {}}
     if rows is not None and rows.labels is not None and 0 < rows.labels.sum() < len(rows.labels):

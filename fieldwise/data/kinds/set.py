@@ -145,7 +145,7 @@ def separator_of(texts: list[str]) -> str:
     for separator in SEPARATORS:
         if separator not in together:
             continue
-        cells = [text.split(separator) for text in texts]
+        cells = [[member.strip() for member in text.split(separator)] for text in texts]
         several = sum(len(cell) > 1 for cell in cells)
         if several >= 0.2 * len(cells) and several > 2 and _come_again(cells):
             return separator
