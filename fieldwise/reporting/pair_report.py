@@ -64,8 +64,9 @@ def explain(predictor: Predictor, rows: Path | None = None, strength_rows: int =
     """
     encoder, model = predictor.bundle.own_encoder, predictor.model
     layout, names = encoder.layout, encoder.names
-    additive = isinstance(model, Model) and model.linear is not None and not len(model.branches)
-    if layout.fields < 2 and not additive:
+    if isinstance(model, Model) and model.linear is not None and not len(model.branches):
+        return _of_weights(predictor, rows_of(predictor, rows))
+    if layout.fields < 2:
         raise DataError(f"pairs need at least two fields, found {layout.fields} ({predictor.bundle.path})")
     if layout.fields > MOST_FIELDS:
         found_pairs = f"{layout.fields:,} fields and {math.comb(layout.fields, 2):,} pairs of them"
@@ -74,8 +75,6 @@ def explain(predictor: Predictor, rows: Path | None = None, strength_rows: int =
             f"({predictor.bundle.path}); `fieldwise report` shows those of the strongest fields"
         )
     rows_used = rows_of(predictor, rows)
-    if additive:
-        return _of_weights(predictor, rows_used)
     maps: dict[str, pair_maps.Matrix | None] = {}
     if pair_maps.pair_part(model) is not None:
         maps["mean"] = pair_maps.mean_map(model, layout)
@@ -113,7 +112,7 @@ def _of_weights(predictor: Predictor, rows: Rows | None) -> dict[str, Any]:
     bias = 0.0 if model.linear.bias is None else float(model.linear.bias.detach())
     result: dict[str, Any] = {"model": predictor.bundle.config.model, "fields": names, "ranked_by": "weight"}
     result |= {"bias": bias, "weights": found, "pairs": [], "maps": {}}
-    if rows is not None and rows.labels is not None and 0 < rows.labels.sum() < len(rows.labels):
+    if layout.fields <= MOST_FIELDS and rows is not None and rows.labels is not None and len(set(rows.labels)) == 2:
         result |= costs(predictor, rows, [], names)
     return result
 

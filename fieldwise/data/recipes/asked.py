@@ -224,7 +224,7 @@ def _cells(paths: list[Path], column: str, bad: BadRows) -> Iterator[pa.Table]:
 
 def _classes(asked: Asked, schema: Schema | None, label: str, rows: Rows) -> Classes:
     """The label's two values: the schema's own, or those that the training rows have."""
-    if schema and schema.positive and not asked.positive:
+    if schema and (schema.positive or schema.recipe) and not asked.positive:
         return schema.classes
     return find_classes(label, (chunk[label] for chunk in rows()), asked.positive)
 
