@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldwise.data.encode.leaks import auc
 from fieldwise.data.kinds.kind import Code, id_columns
 
 # The training rows to look at, and how many of each label they must have.
@@ -57,14 +56,19 @@ def find_giveaways(train: Path, codes: Sequence[Code]) -> list[Giveaway]:
 
 def _alone(ids: NDArray[np.int32], positive: NDArray[np.bool_], size: int) -> float:
     """The AUC of each id's rate of positives, the lower one of both halves."""
-    even = np.arange(len(ids)) % 2 == 0
-    return min(_held_out(ids, positive, size, fit) for fit in (even, ~even))
+    half = np.arange(len(ids)) % 2
+    counts = np.bincount((ids * 2 + half) * 2 + positive, minlength=4 * size).reshape(size, 2, 2)
+    return min(_held_out(counts[:, half], counts[:, 1 - half]) for half in (0, 1))
 
 
-def _held_out(ids: NDArray[np.int32], positive: NDArray[np.bool_], size: int, fit: NDArray[np.bool_]) -> float:
-    held = positive[~fit]
-    if held.all() or not held.any():
+def _held_out(fitted: NDArray[np.int64], held: NDArray[np.int64]) -> float:
+    """The AUC of rates from negatives and positives (n, 2) of each id, among other ones."""
+    base = fitted[:, 1].sum() / max(1, fitted.sum())
+    rates = (fitted[:, 1] + STRENGTH * base) / (fitted.sum(axis=1) + STRENGTH)
+    # Ids of one rate are ties.
+    values, places = np.unique(rates, return_inverse=True)
+    negative, positive = (np.bincount(places, weights=of, minlength=len(values)) for of in held.T)
+    if not (negative.sum() and positive.sum()):
         return 0.5
-    shown, clicked = (np.bincount(ids[fit & of], minlength=size) for of in (np.ones_like(fit), positive))
-    rates = (clicked + STRENGTH * positive[fit].mean()) / (shown + STRENGTH)
-    return auc(rates[ids[~fit]], held)
+    below = np.cumsum(negative) - negative / 2
+    return float(positive @ below / (positive.sum() * negative.sum()))

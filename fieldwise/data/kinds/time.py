@@ -20,6 +20,7 @@ from fieldwise.config.errors import ConfigError, unknown
 from fieldwise.data.kinds.counted import Counted
 from fieldwise.data.kinds.kind import BY_CELL, FIRST, MISSING, Code, Field, Ids
 from fieldwise.data.kinds.samples import NO_NUMBER, Sample
+from fieldwise.data.read.formats import is_list
 from fieldwise.data.read.moments import (
     DAY,
     FORMATS,
@@ -32,6 +33,7 @@ from fieldwise.data.read.moments import (
     seconds,
     words_of,
 )
+from fieldwise.data.read.texts import texts_of
 
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 SIZES = {"hour": 24, "weekday": 7}
@@ -157,6 +159,12 @@ def order_of(columns: Iterable[tuple[str, Sample]]) -> Times | None:
     """Of all columns that are times the one that orders the rows: it rises with them, or is there in most of them."""
     found = [times for name, sample in columns if (times := recognised(name, sample))]
     return max(found, key=lambda times: (times.rises, times.complete, times.different), default=None)
+
+
+def promising(column: pa.ChunkedArray) -> bool:
+    """Whether any of some cells says when, however they are written: a fast look at columns that may be times."""
+    known = [] if is_list(column.type) else [text for text in texts_of(column)[0] if text]
+    return bool(known) and any(_share(known, written) for written in FORMATS)
 
 
 def recognised(name: str, sample: Sample) -> Times | None:

@@ -17,7 +17,7 @@ from fieldwise.data.encode.plan import Inputs, Plan
 from fieldwise.data.encode.split import Rows, Split
 from fieldwise.data.encode.usable import usable
 from fieldwise.data.kinds.samples import Sample
-from fieldwise.data.kinds.time import Times, order_of
+from fieldwise.data.kinds.time import Times, order_of, promising
 from fieldwise.data.read import delimited, formats, sparse
 from fieldwise.data.read.bad_rows import BadRows
 from fieldwise.data.read.labels import ZERO_ONE, Classes, find_classes
@@ -29,8 +29,8 @@ from fieldwise.data.recipes.recipe import Recipe
 from fieldwise.data.schema import HISTORY_PARTS, ROW_ORDER, HistorySettings, Schema
 
 SHARES = (0.8, 0.1, 0.1)
-# Rows that show which column is a time.
-LOOKED_AT = 20_000
+# Rows that show which column is a time, and the first of them, which show which ones it may be.
+LOOKED_AT, GLANCED_AT = 20_000, 100
 
 
 @dataclass(frozen=True)
@@ -245,7 +245,8 @@ def _time(
     sample = first.slice(0, LOOKED_AT)
     declared = {field.column for field in given.fields if field.is_time} if given else None
     names = [n for n in sample.column_names if n in declared] if declared is not None else sample.column_names
-    wanted = [name for name in names if name not in no_times or name in asked.drop]
+    able = [name for name in names if promising(sample[name].slice(0, GLANCED_AT))]
+    wanted = [name for name in able if name not in no_times or name in asked.drop]
     return order_of([(name, Sample(sample[name], np.empty(0, dtype=np.float32))) for name in wanted])
 
 
