@@ -67,7 +67,11 @@ WEIGHTED = "click,user,w\n" + "0,a,1\n1,b,2\n" * 20
 
 # Files that `prepare` refuses: name, content, what the line says.
 FILES: list[tuple[str, str | bytes, str]] = [
-    ("a.csv", GOOD.replace("click", "clack"), "column 'click' is missing; there are: clack, user (FILE)"),
+    (
+        "a.csv",
+        GOOD.replace("click", "clack"),
+        "column 'click' is missing; did you mean 'clack'? there are: clack, user (FILE)",
+    ),
     ("a.csv", GOOD.replace("1,", "0,"), "label 'click' is always 0"),
     ("a.csv", GOOD.replace("0,", "1,"), "label 'click' is always 1"),
     ("a.csv", GOOD + "2,a\n", "label 'click' must be 0 or 1, found '2' (FILE, line 42)"),
@@ -92,7 +96,7 @@ FILES: list[tuple[str, str | bytes, str]] = [
     ("a.csv.gz", b"PK\x03\x04\xff", "found a zip archive, as Excel files are too (FILE)"),
     ("a.csv", GOOD.encode("utf-16"), "found UTF-16 text (FILE)"),
     ("a.csv", GOOD.encode() + b"1,\xe9\n", "expected UTF-8 text, found byte 0xe9 (FILE); save it as UTF-8"),
-    ("a.csv", GOOD.replace(",", ";"), "there are: click;user (FILE); is that one column?"),
+    ("a.csv", GOOD.replace(",", " "), "there are: click user (FILE); is that one column? --separator says"),
     (
         "a.csv",
         "click,id\n" + "".join(f"{n % 2},u{n}\n" for n in range(60)),
@@ -192,7 +196,10 @@ def test_weights(fails: Fails, tmp_path: Path, out: Path) -> None:
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        ('label = "click"\n[[field]]\nname = "usr"', "column 'usr' is missing; there are: click, user"),
+        (
+            'label = "click"\n[[field]]\nname = "usr"',
+            "column 'usr' is missing; did you mean 'user'? there are: click, user",
+        ),
         (
             'label = "click"\n[[field]]\nname = "user"\nkind = "numeric"',
             "field 'user' is numeric, found 'a' (",

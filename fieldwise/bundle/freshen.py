@@ -40,7 +40,7 @@ def update_history(
         label = origin.schema.label
         if label not in chunk.column_names:
             raise DataError(f"updating needs the label column '{label}', found: {', '.join(chunk.column_names)}")
-        labels = read_labels(chunk[label], label, rows)
+        labels = read_labels(chunk[label], label, rows, classes=origin.schema.classes)
         for encoder in encoders:
             follow(encoder, chunk, labels, rows)
         rows += len(chunk)

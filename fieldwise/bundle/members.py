@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -38,11 +38,18 @@ class JoinedSchema(Schema):
         fields: dict[str, Field] = {}
         for field in (field for part in parts for field in part.fields):
             fields.setdefault(field.name, field)
-        return cls(parts[0].label, tuple(fields.values()), parts[0].weight, recipe=parts[0].recipe, parts=tuple(parts))
+        first = parts[0]
+        joined = cls(first.label, tuple(fields.values()), first.weight, recipe=first.recipe, parts=tuple(parts))
+        return replace(joined, positive=first.positive, negative=first.negative)
 
     @property
     def columns(self) -> list[str]:
         return list(dict.fromkeys(name for part in self.parts for name in part.columns))
+
+    @property
+    def optional(self) -> set[str]:
+        needed = (set(part.columns) - part.optional for part in self.parts)
+        return set(self.columns).difference(*needed)
 
 
 class JoinedEncoder:

@@ -77,7 +77,7 @@ class Predictor:
             for number, row in enumerate(rows):
                 if row and not set(row) & set(columns):
                     found = ", ".join(map(str, row))
-                    expected = ", ".join(self.schema.names)
+                    expected = ", ".join(self.schema.columns)
                     raise DataError(f"a row needs at least one field of {expected}; found {found} (row {number + 1})")
             rows = {name: [row.get(name) for row in rows] for name in columns}
         return self.probabilities(self._ids(as_table(rows)))
@@ -125,7 +125,8 @@ class Predictor:
                     role = "the label column" if name == self.schema.label else "the column to group by,"
                     found = ", ".join(chunk.column_names)
                     raise DataError(f"evaluating needs {role} '{name}', found: {found}")
-            labels, weights = read_labels(chunk[self.schema.label], self.schema.label, passed), None
+            labels = read_labels(chunk[self.schema.label], self.schema.label, passed, classes=self.schema.classes)
+            weights = None
             if self.schema.weight in chunk.column_names:
                 weights = read_weights(chunk[self.schema.weight], self.schema.weight, passed)
             ids = self._live(chunk, labels, passed) if live else self.encoder.transform(chunk)

@@ -17,6 +17,9 @@ app = typer.Typer(
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing folder.")]
+Separator = Annotated[
+    str, typer.Option(help="What stands between the cells of a csv, tsv or txt file.", show_default="as the file shows")
+]
 
 
 def listed(text: str) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fieldwise.commands.app import Force, Json, app, listed
+from fieldwise.commands.app import Force, Json, Separator, app, listed
 from fieldwise.config.errors import ConfigError, OddCell
 from fieldwise.reporting.console import counting, err, print_json, print_proposals, print_recipe, print_recipes, say
 
@@ -90,10 +90,15 @@ def prepare(
     folder: Annotated[Path, typer.Option("--out", help="The prepared folder to write.")],
     recipe: Annotated[str, typer.Option(help="What public raw files these are: see `fieldwise recipes`.")] = "",
     label: Annotated[str, typer.Option(help="The 0/1 column; a schema or a recipe may name it instead.")] = "",
+    positive: Annotated[str, typer.Option(help="Which of the label's two values is 1, such as yes.")] = "",
     schema: Annotated[Path | None, typer.Option(help="A schema.toml; inferred without one.")] = None,
     split: Annotated[str, typer.Option(help="Shares of train, valid, test.", show_default="0.8,0.1,0.1")] = "",
     split_by: Annotated[
-        str, typer.Option(help="Split in the order of this column (`row`: the file's; `none`: at random).")
+        str,
+        typer.Option(
+            help="Split in the order of this column (`row`: the file's; `none`: at random).",
+            show_default="a time, if a column is one",
+        ),
     ] = "",
     split_group: Annotated[str, typer.Option(help="Rows alike in these columns go to one part.")] = "",
     valid: Annotated[Path | None, typer.Option(help="Validation rows in a file of their own.")] = None,
@@ -118,6 +123,7 @@ def prepare(
         list[str] | None, typer.Option(help="NAME=VALUE: time, delay, window, half_life, folds, group, strength.")
     ] = None,
     continue_from: Annotated[Path | None, typer.Option(help="A run or bundle whose ids stay; new ones follow.")] = None,
+    separator: Separator = "",
     on_bad_rows: Annotated[
         str, typer.Option(help="stop, or skip: such rows are left out, counted and noted.")
     ] = "stop",
@@ -133,6 +139,7 @@ def prepare(
     Example: `fieldwise prepare log.csv --label click --out data`
     """
     from fieldwise.data.encode.prepare import carry_out
+    from fieldwise.data.read.delimited import separated
     from fieldwise.data.recipes.asked import Asked, plan_of
     from fieldwise.data.schema import Schema, history_settings
 
@@ -141,6 +148,7 @@ def prepare(
     if on_bad_rows not in ("stop", "skip"):
         raise ConfigError(f"--on-bad-rows takes stop or skip, found '{on_bad_rows}'")
     known = _known_encoder(continue_from, schema) if continue_from else None
+    past = history_settings(history, history_set or ()) if history and history != "none" else None
     asked = Asked(
         files=files,
         valid=valid,
@@ -155,20 +163,24 @@ def prepare(
         seed=seed,
         drop=drop or (),
         keep_negatives=keep_negatives,
-        history=history_settings(history, history_set or ()) if history and history != "none" else None,
+        history=past,
         gbdt_leaves=gbdt_leaves,
         known=known,
         skip_bad_rows=on_bad_rows == "skip",
         threads=threads,
-        keep_rows=not history,
+        # Where `auto` proposes nothing, there is no history.
+        keep_rows=not history or bool(past and past.proposals),
+        positive=positive,
+        separator=separator,
+        any_order=not any(item.partition("=")[0] in ("time", "folds", "group") for item in history_set or ()),
     )
-    with counting("preparing", json) as progress:
+    with separated(separator), counting("preparing", json) as progress:
         plan, read = plan_of(asked)
         try:
             facts = carry_out(plan, folder, force, progress)
         except OddCell as odd:
             raise odd.at(read.locate(odd.column, odd.text)) from None
-    facts["notes"] += read.notes()
+        facts["notes"] += read.notes()
     facts["skipped_rows"] = read.bad.facts()
     if json:
         print_json(facts)

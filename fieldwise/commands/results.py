@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from fieldwise.commands.app import Json, app, listed
-from fieldwise.config.errors import ConfigError, DataError
+from fieldwise.commands.app import Json, Separator, app, listed
+from fieldwise.config.errors import ConfigError, DataError, missing_column
 from fieldwise.reporting.console import counting, out, print_groups, print_json, print_metrics, print_seen, say
 
 
@@ -27,6 +27,7 @@ def evaluate(
     live: Annotated[
         bool, typer.Option("--live", help="Histories with a time count each row after it is scored, as in service.")
     ] = False,
+    separator: Separator = "",
     device: str = "cpu",
     json: Json = False,
 ) -> None:
@@ -35,6 +36,7 @@ def evaluate(
     Example: `fieldwise evaluate runs/pin log.csv --by day --seen user,item`
     """
     from fieldwise.bundle.predictor import Predictor
+    from fieldwise.data.read.delimited import separated
     from fieldwise.data.read.parallel import cores, using
     from fieldwise.data.recipes.raw_columns import columns_of, rows_of
     from fieldwise.evaluation import drift
@@ -43,7 +45,7 @@ def evaluate(
     rival = Predictor.load(against, device) if against else None
     question = drift.Question(listed(seen), by, rival, truth, live)
     moving = bool(seen or question.others or live)
-    with using(cores()), counting("evaluating", json):
+    with using(cores()), separated(separator), counting("evaluating", json):
         if rows.is_dir():
             if against or truth or live or (seen and by):
                 wrong = "--seen together with --by needs" if seen and by else "--against, --truth and --live need"
@@ -56,10 +58,11 @@ def evaluate(
         else:
             known = columns_of(predictor.schema, rows)
             if by and by not in known:
-                raise DataError(f"--by column '{by}' is missing; the file has: {', '.join(known)} ({rows})")
+                raise DataError(f"{missing_column(by, known, what='--by column')} ({rows})")
             schemas = [predictor.schema, *([rival.schema] if rival else [])]
             columns = [name for own in schemas for name in (own.label, *own.columns, own.weight)]
-            wanted = [name for name in dict.fromkeys([*columns, by, truth]) if name]
+            absent = set[str]().union(*(own.optional for own in schemas)) - set(known)
+            wanted = [name for name in dict.fromkeys([*columns, by, truth]) if name and name not in absent]
             numbers = set[str]().union(*(own.numbers for own in schemas))
             chunks = rows_of(predictor.schema, rows, wanted, numbers)
             found = drift.evaluate(predictor, chunks, question) if moving else predictor.evaluate(chunks, by)
@@ -79,6 +82,7 @@ def predict(
     rows: Annotated[Path, typer.Argument(help="A file with the model's columns; it needs no label.")],
     file: Annotated[Path, typer.Option("-o", "--out", help="A .csv, .tsv or .parquet file.")],
     keep: Annotated[bool, typer.Option("--keep", help="Copy the input's columns too.")] = False,
+    separator: Separator = "",
     device: str = "cpu",
     json: Json = False,
 ) -> None:
@@ -88,14 +92,15 @@ def predict(
     """
     from fieldwise.bundle.predictor import Predictor
     from fieldwise.data.read import formats
+    from fieldwise.data.read.delimited import separated
     from fieldwise.data.read.parallel import cores, using
     from fieldwise.data.recipes.raw_columns import rows_of
 
     predictor = Predictor.load(source, device)
     if file.exists() and file.samefile(rows):
         raise ConfigError(f"the output would replace the input; choose another -o ({file})")
-    found = predictor.annotate(rows_of(predictor.schema, rows)) if keep else predictor.predict_file(rows)
-    with using(cores()), counting("predicting", json) as progress:
+    with using(cores()), separated(separator), counting("predicting", json) as progress:
+        found = predictor.annotate(rows_of(predictor.schema, rows)) if keep else predictor.predict_file(rows)
         count = formats.write(file, found, progress)
     if json:
         print_json({"file": str(file), "rows": count})
@@ -111,11 +116,11 @@ def explain(
         typer.Option(help="A file or a prepared folder; by default the run's held-out rows, if they still exist."),
     ] = None,
     folder: Annotated[Path | None, typer.Option("--out", help="A folder for maps (SVG) and tables (csv).")] = None,
-    top: Annotated[int, typer.Option(help="How many pairs to show.")] = 10,
+    top: Annotated[int, typer.Option(help="How many pairs, or weights, to show.")] = 10,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier folder.")] = False,
     json: Json = False,
 ) -> None:
-    """Show which fields interact, by the weights and on rows, and which pairs and fields could be left out.
+    """Show which fields interact, by the weights and on rows, and what could be left out; of LR its weights.
 
     Example: `fieldwise explain runs/pin --rows log.csv --out explained`
     """
@@ -129,9 +134,14 @@ def explain(
     if json:
         print_json(found | ({"folder": str(folder)} if folder else {}))
         return
-    say(f"{found['model']}: {len(found['pairs'])} pairs of {len(found['fields'])} fields, by {found['ranked_by']}")
-    columns = [column for column in pair_report.COLUMNS if column.key in found["maps"]]
-    result_tables.show(out, columns, result_tables.lines(found["pairs"][:top], columns), "pair")
+    if "weights" in found:
+        say(f"{found['model']}: the logit is {found['bias']:+.4f} and the weights of a row's values; the largest are")
+        columns = [column for column in pair_report.WEIGHT_COLUMNS if column.key in found["weights"][0]]
+        result_tables.show(out, columns, result_tables.lines(found["weights"][:top], columns), "value")
+    else:
+        say(f"{found['model']}: {len(found['pairs'])} pairs of {len(found['fields'])} fields, by {found['ranked_by']}")
+        columns = [column for column in pair_report.COLUMNS if column.key in found["maps"]]
+        result_tables.show(out, columns, result_tables.lines(found["pairs"][:top], columns), "pair")
     for row in found.get("drop_pairs", ()):
         costs = f"{row['weakest']:+.4f} of AUC for the weakest, {row['strongest']:+.4f} for the strongest"
         say(f"without {row['pairs']} pairs ({row['share']:.0%}): {costs}")

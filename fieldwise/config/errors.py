@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 # The types of settings, in words.
@@ -88,6 +88,20 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     "unknown model 'pnn'; did you mean 'ipnn'? available: ipnn, lr"
     """
     names, name = sorted(known), shown(name)
+    return f"unknown {kind} '{name}';{nearest(name, names)} available: {', '.join(names)}"
+
+
+def missing_column(name: str, known: Iterable[str], has: str = "the file has", what: str = "column") -> str:
+    """The error line for a column that is not there, with the nearest one that is.
+
+    >>> missing_column("titel", ["title", "price"])
+    "column 'titel' is missing; did you mean 'title'? the file has: title, price"
+    """
+    names = list(known)
+    return f"{what} '{shown(name)}' is missing;{nearest(name, names)} {has}: {', '.join(names)}"
+
+
+def nearest(name: str, names: Sequence[str]) -> str:
+    """A question about the name that is nearest to an unknown one, if one is near."""
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f" did you mean '{near[0]}'?" if near else ""
-    return f"unknown {kind} '{name}';{hint} available: {', '.join(names)}"
+    return f" did you mean '{near[0]}'?" if near else ""

@@ -14,6 +14,7 @@ from typing import Any
 from fieldwise.config.errors import TYPES, ConfigError, unknown
 from fieldwise.config.toml import dumps
 from fieldwise.data.kinds.kind import FIRST, KINDS, MISSING, OTHER, PAD, Field, check_steps, kind_named, setting_types
+from fieldwise.data.read.labels import Classes
 
 __all__ = ["FIRST", "MISSING", "OTHER", "PAD", "Field", "HistorySettings", "Layout", "Schema", "history_settings"]
 
@@ -214,6 +215,8 @@ def history_settings(keys: str, given: Sequence[str] = ()) -> HistorySettings:
             values[name] = read.get(kinds[name], lambda t: tuple(t.split(",")))(text)
         except ValueError:
             raise ConfigError(f"history {name} must be a number, found '{text}'") from None
+    if values.get("time") == "none":
+        values["time"] = ""
     if values.get("time"):
         values.setdefault("parts", ("rate",))
     return HistorySettings(**values)
@@ -225,7 +228,8 @@ class Schema:
 
     `history` adds fields of what came before;
     `gbdt_leaves` trees of `gbdt_depth`, fitted on the training rows, add a field each: the leaf of the row.
-    `recipe` names how raw files are read (data/recipes/).
+    `recipe` names how raw files are read (data/recipes/). `positive` and `negative` are the label's two values where
+    they are not 0 and 1.
     """
 
     label: str
@@ -235,13 +239,17 @@ class Schema:
     gbdt_depth: int = 7
     history: HistorySettings = HistorySettings()
     recipe: str = ""
+    positive: str = ""
+    negative: str = ""
 
     def __post_init__(self) -> None:
+        if bool(self.positive) != bool(self.negative):
+            raise ConfigError(f"a label has a positive and a negative value, found '{self.positive or self.negative}'")
         names = self.names
         if not names:
             raise ConfigError("a schema needs at least one field, found none")
         check_names(names)
-        for name in names:
+        for name in (*names, *(field.column for field in self.fields)):
             if name in (self.label, self.weight):
                 raise ConfigError(f"'{name}' is the label or weight column and cannot be a field too")
         if self.gbdt_leaves < 0 or self.gbdt_depth < 1:
@@ -254,17 +262,29 @@ class Schema:
 
     def without(self, names: Collection[str]) -> Schema:
         """The schema without some of its fields."""
-        return dataclasses.replace(self, fields=tuple(field for field in self.fields if field.name not in names))
+        kept = [field for field in self.fields if field.name not in names and field.column not in names]
+        return dataclasses.replace(self, fields=tuple(kept))
 
     @property
     def columns(self) -> list[str]:
         """The columns that rows to predict for should have: the fields' and those of the history."""
-        more = [*self.history.columns, self.history.time if self.history.time != "row" else ""]
-        return list(dict.fromkeys([*self.names, *(name for name in more if name)]))
+        own = [field.column for field in self.fields]
+        return list(dict.fromkeys([*own, *(name for name in (*self.history.columns, self.history.clock) if name)]))
+
+    @property
+    def optional(self) -> set[str]:
+        """The columns that rows to predict for may lack; their values are missing then."""
+        needed = {field.column for field in self.fields if not field.may_be_absent}
+        return set(self.columns) - needed - set(self.history.columns)
 
     @property
     def ordered(self) -> tuple[int, ...]:
         return tuple(number for number, field in enumerate(self.fields) if field.ordered)
+
+    @property
+    def classes(self) -> Classes:
+        """The two values of the label."""
+        return Classes(self.negative, self.positive)
 
     @property
     def numbers(self) -> set[str]:
@@ -275,6 +295,7 @@ class Schema:
         """The schema as text; settings that keep their default are left out."""
         tables = [{"name": field.name, "kind": field.kind, **field.settings} for field in self.fields]
         head: dict[str, Any] = {"label": self.label} | ({"weight": self.weight} if self.weight else {})
+        head |= {"positive": self.positive, "negative": self.negative} if self.positive else {}
         if self.recipe:
             head |= {"recipe": self.recipe}
         if self.gbdt_leaves:
@@ -304,7 +325,8 @@ class Schema:
             raise ConfigError(f"each field is a table [[field]], found field = {tables!r}")
         if not isinstance(history, dict):
             raise ConfigError(f"history is a table [history], found history = {history!r}")
-        head = {"label": "str", "weight": "str", "recipe": "str", "gbdt_leaves": "int", "gbdt_depth": "int"}
+        head = dict.fromkeys(("label", "weight", "recipe", "positive", "negative"), "str")
+        head |= {"gbdt_leaves": "int", "gbdt_depth": "int"}
         check_keys(values, head, "schema setting")
         check_keys(history, {one.name: str(one.type) for one in dataclasses.fields(HistorySettings)}, "history setting")
         known = {kind: {"kind": "str", **setting_types(kind)} for kind in KINDS}

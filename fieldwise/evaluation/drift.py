@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fieldwise.bundle.members import JoinedEncoder, join, parts_of
 from fieldwise.bundle.predictor import Groups, Labelled, Predictor
-from fieldwise.config.errors import ConfigError, DataError
+from fieldwise.config.errors import ConfigError, DataError, nearest
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.history.history import moments
 from fieldwise.data.schema import FIRST, MISSING, OTHER, PAD
@@ -155,9 +155,8 @@ def seen_names(encoder: Encoder | JoinedEncoder, names: Sequence[str]) -> list[s
             why = f"'{name}': {fields[name].why_always_known}"
             raise ConfigError(f"--seen takes fields with a vocabulary, found {why}; choose from {', '.join(able)}")
         if name not in able and name not in keys:
-            raise ConfigError(
-                f"--seen takes fields and history keys, found '{name}'; there are: {', '.join(able + keys)}"
-            )
+            known = f"{nearest(name, able + keys)} there are: {', '.join(able + keys)}"
+            raise ConfigError(f"--seen takes fields and history keys, found '{name}';{known}")
     return list(dict.fromkeys(asked))
 
 

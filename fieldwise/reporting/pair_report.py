@@ -23,6 +23,7 @@ from fieldwise.config.files import whole_folder
 from fieldwise.data.dataset import Dataset
 from fieldwise.evaluation import metrics, pair_maps
 from fieldwise.evaluation.pair_strength import pair_strength
+from fieldwise.nn.model import Model
 from fieldwise.reporting import plots
 from fieldwise.reporting.result_tables import Column
 
@@ -30,6 +31,8 @@ from fieldwise.reporting.result_tables import Column
 MOST_ROWS, MOST_FIELDS = 20_000, 500
 # A third of the pairs, and a loss of AUC that counts as negligible.
 THIRD, SMALL_COST = 1 / 3, 0.0005
+# Weights that are kept of a model that is a sum of them.
+MOST_WEIGHTS = 1000
 SHARES = (0.1, 0.2, THIRD, 0.5, 0.7, 0.9)
 TITLES = {
     "mean": "Products of mean vectors",
@@ -37,6 +40,7 @@ TITLES = {
     "variance": "Deviation of each pair's output over rows",
     "strength": "Interaction measured on rows, in logits",
 }
+WEIGHT_COLUMNS = (Column("weight", "Weight", "+.4f"), Column("rows", "Rows", ",d"))
 COLUMNS = (
     Column("strength", "Strength", ".4f"),
     Column("variance", "Deviation", ".4f"),
@@ -54,9 +58,14 @@ class Rows:
 
 
 def explain(predictor: Predictor, rows: Path | None = None, strength_rows: int = 512) -> dict[str, Any]:
-    """Maps (F, F) by name, all pairs, the strongest first, and, with labels, the cost of leaving some out."""
+    """Maps (F, F) by name, all pairs, the strongest first, and, with labels, the cost of leaving some out.
+
+    A model that is a sum of weights, LR, has these instead of pairs.
+    """
     encoder, model = predictor.bundle.own_encoder, predictor.model
     layout, names = encoder.layout, encoder.names
+    if isinstance(model, Model) and model.linear is not None and not len(model.branches):
+        return _of_weights(predictor, rows_of(predictor, rows))
     if layout.fields < 2:
         raise DataError(f"pairs need at least two fields, found {layout.fields} ({predictor.bundle.path})")
     if layout.fields > MOST_FIELDS:
@@ -84,6 +93,28 @@ def explain(predictor: Predictor, rows: Path | None = None, strength_rows: int =
     if rows_used is not None and rows_used.labels is not None and 0 < rows_used.labels.sum() < len(rows_used.labels):
         found |= costs(predictor, rows_used, ranked, names)
     return found
+
+
+def _of_weights(predictor: Predictor, rows: Rows | None) -> dict[str, Any]:
+    """Of a sum of weights, these: the largest first, of values that the rows have; there are no pairs."""
+    encoder, model = predictor.bundle.own_encoder, predictor.model
+    layout, names = encoder.layout, encoder.names
+    weights = model.linear.weights.weight.detach().cpu().numpy()[:, 0].astype(np.float64)
+    seen = None if rows is None else pair_maps.counts_of(rows.ids, layout)
+    order = np.argsort(-np.abs(weights), kind="stable")
+    order = order if seen is None else order[seen[order] > 0]
+    fields = np.searchsorted(layout.offsets, order, side="right") - 1
+    found = []
+    for place, field in zip(order[:MOST_WEIGHTS].tolist(), fields.tolist(), strict=False):
+        value = encoder.value_of(field, place - layout.offsets[field])
+        row: dict[str, Any] = {"name": f"{names[field]} = {value}", "field": names[field], "value": value}
+        found.append(row | {"weight": float(weights[place])} | ({} if seen is None else {"rows": int(seen[place])}))
+    bias = 0.0 if model.linear.bias is None else float(model.linear.bias.detach())
+    result: dict[str, Any] = {"model": predictor.bundle.config.model, "fields": names, "ranked_by": "weight"}
+    result |= {"bias": bias, "weights": found, "pairs": [], "maps": {}}
+    if layout.fields <= MOST_FIELDS and rows is not None and rows.labels is not None and len(set(rows.labels)) == 2:
+        result |= costs(predictor, rows, [], names)
+    return result
 
 
 def rows_of(predictor: Predictor, rows: Path | None) -> Rows | None:
@@ -116,7 +147,8 @@ def _raw_rows(predictor: Predictor, file: Path) -> Rows:
     for chunk in rows_of(schema, file, list(dict.fromkeys(wanted))):
         kept = chunk.slice(0, MOST_ROWS - passed)
         ids.append(predictor.encoder.transform(kept))
-        labels.append(read_labels(kept[schema.label], schema.label, passed) if labelled else [])
+        own = labelled and read_labels(kept[schema.label], schema.label, passed, classes=schema.classes)
+        labels.append(own if labelled else [])
         passed += len(kept)
         if passed >= MOST_ROWS:
             break
@@ -189,10 +221,12 @@ def droppable(found: dict[str, Any]) -> list[str]:
 
 
 def write(found: dict[str, Any], out: Path, force: bool = False) -> None:
-    """Writes explain.json, pairs.csv, fields.csv and a heat map for each matrix."""
+    """Writes explain.json, pairs.csv or weights.csv, fields.csv and a heat map for each matrix."""
     with whole_folder(out, "explain.json", force) as folder:
         (folder / "explain.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
-        _csv(folder / "pairs.csv", found["pairs"])
+        for name in ("pairs", "weights"):
+            if found.get(name):
+                _csv(folder / f"{name}.csv", found[name])
         if "drop_fields" in found:
             _csv(folder / "fields.csv", found["drop_fields"])
         if "drop_pairs" in found:

@@ -52,7 +52,7 @@ class Engine:
         words: dict[str, Words] = {}
         for coder in self.coders:
             facts = facts_of(coder.encoder, coder.raw.sources) | facts
-            words = {code.field.name: Words(code) for code in coder.encoder.codes} | words
+            words = {code.field.column: Words(code) for code in coder.encoder.codes} | words
         self._words = words
         order = [name for coder in self.coders for name in (*coder.encoder.schema.columns, *coder.raw.sources)]
         self.fields = tuple(facts[name] for name in dict.fromkeys(order))

@@ -30,7 +30,8 @@ def differences(source: Path, exported: Path, rows: Path) -> dict[str, Any]:
         raise DataError(f"comparing needs the label column '{label}', found: {', '.join(known)} ({rows})")
     wanted = [label, *(name for name in columns if name in known)]
     for chunk in rows_of(predictor.schema, rows, wanted):
-        labels.append(read_labels(chunk[label], label, sum(map(len, labels))))
+        passed = sum(map(len, labels))
+        labels.append(read_labels(chunk[label], label, passed, classes=predictor.schema.classes))
         before.append(predictor.predict(chunk))
         plain = chunk.drop_columns([label])
         for first in range(0, len(plain), STEP):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fieldwise.config.errors import DataError
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.history.counts import Floats, Keys
-from fieldwise.data.history.history import History, moment, spelt, text_hashes
+from fieldwise.data.history.history import History, known_moment, moment, spelt, text_hashes
 from fieldwise.data.kinds.kind import BY_BUCKET, Coder
 
 Column = Callable[[str], Sequence[Any]]
@@ -35,7 +35,7 @@ class LiveHistory:
 
     def ids(self, column: Column, rows: int) -> NDArray[np.int32]:
         """The id columns (n, H * width) of all history fields."""
-        keys, times = self.keys(column), self.times(column, rows)
+        keys, times = self.keys(column), self.times(column, rows, known_moment)
         return self.history.ids(self.history.ids_of_counts(self._counted(keys, times)))
 
     def keys(self, column: Column) -> Keys:
@@ -48,10 +48,10 @@ class LiveHistory:
                 hashes[name] = text_hashes(map(spelt, column(name)))
         return self.history.mixed_keys(hashes)
 
-    def times(self, column: Column, rows: int) -> Floats:
+    def times(self, column: Column, rows: int, read: Callable[[Any, str], float | None] = moment) -> Floats:
         """The times of rows; a row without one comes just after everything counted so far."""
         clock = self.settings.clock
-        given = np.array([moment(value, clock) for value in column(clock)], dtype=np.float64) if clock else None
+        given = np.array([read(value, clock) for value in column(clock)], dtype=np.float64) if clock else None
         return self.history.times(given, rows)
 
     def add(self, column: Column, label: float, time: float | None) -> None:

@@ -46,7 +46,7 @@ class RowCoder:
         history = encoder.history
         keys = [key.split("*") for key in history.settings.keys for _ in history.settings.parts] if history else []
         time = [history.settings.time] if history else []
-        columns = [[code.field.name] for code in encoder.codes] + [[*key, *time] for key in keys]
+        columns = [[code.field.column] for code in encoder.codes] + [[*key, *time] for key in keys]
         # The columns that determine each field; a leaf depends on all of them.
         self.before_leaves = len(columns)
         leaves = len(self.names) - self.before_leaves
@@ -73,7 +73,7 @@ class RowCoder:
         columns: list[list[int]] = []
         for field in wanted:
             if field < self.plain:
-                columns += self.coders[field](column(self.encoder.codes[field].field.name))
+                columns += self.coders[field](column(self.encoder.codes[field].field.column))
         parts = [np.ascontiguousarray(np.array(columns, dtype=np.int32).T)] if columns else []
         history_fields = [field - self.plain for field in wanted if field >= self.plain]
         if history_fields:
@@ -96,7 +96,7 @@ class RowCoder:
             id = int(ids[starts[field]])
             if id == MISSING:
                 found[name] = "(missing)"
-            elif field >= self.plain:
+            elif field >= self.plain or self.encoder.codes[field].field.column != name:
                 found[name] = self.encoder.value_of(field, id)
             else:
                 (value,) = column(name)

@@ -58,11 +58,11 @@ class Words:
 
 def facts_of(encoder: Encoder, raw: Iterable[str] = ()) -> dict[str, FieldFacts]:
     """The columns of an encoder's rows, and the raw columns that some of them can be derived from."""
-    found = {}
+    found: dict[str, FieldFacts] = {}
     for code in encoder.codes:
-        examples, name = tuple(code.examples(EXAMPLES)), code.field.name
+        examples, name = tuple(code.examples(EXAMPLES)), code.field.column
         own = (code.separator, code.hint, code.field.is_number, bool(code.known_words))
-        found[name] = FieldFacts(name, code.field.kind, code.size - FIRST, examples, *own)
+        found.setdefault(name, FieldFacts(name, code.field.kind, code.size - FIRST, examples, *own))
     settings = encoder.schema.history
     for name in settings.columns:
         found.setdefault(name, FieldFacts(name, "history", hint="for its history"))

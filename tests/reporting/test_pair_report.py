@@ -16,6 +16,7 @@ from fieldwise import cli, models
 from fieldwise.bundle.predictor import Predictor
 from fieldwise.config.errors import DataError
 from fieldwise.config.settings import load_config
+from fieldwise.data.encode.prepare import prepare
 from fieldwise.data.schema import Layout
 from fieldwise.evaluation import pair_maps
 from fieldwise.nn.model import Model
@@ -169,6 +170,30 @@ def test_explain_verb(trained: Trained, tmp_path: Path, capsys: pytest.CaptureFi
     assert run("explain", trained.run) == 0
     assert "3 pairs of 3 fields, by variance" in capsys.readouterr().out
     assert run("explain", trained.run, "--rows", tmp_path / "none.csv") == 2
+
+
+def test_of_lr_the_weights_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    rows = pa.table({"site": ["good", "bad", "new"] * 200, "y": [1, 0, 0, 1, 0, 1] * 100})
+    prepare({"train": lambda: iter([rows])}, tmp_path / "data", "y")
+    train(
+        load_config(overrides=["model.name=lr", "train.epochs=9", "train.lr=0.05"]), tmp_path / "data", tmp_path / "run"
+    )
+    found = pair_report.explain(Predictor.load(tmp_path / "run"))
+    weights = {row["value"]: row["weight"] for row in found["weights"]}
+    assert weights["good"] > weights["new"] > weights["bad"]
+    assert sorted(map(abs, weights.values()), reverse=True) == [abs(row["weight"]) for row in found["weights"]]
+    assert sum(row["rows"] for row in found["weights"]) == found["rows"]
+    # The bias and the weight of its one value are the logit of a row.
+    opened = Predictor.load(tmp_path / "run")
+    logits = opened.bundle.logits(opened.encoder.transform(pa.table({"site": ["good"]})))
+    assert float(logits[0]) == pytest.approx(found["bias"] + weights["good"], abs=1e-5)
+    with pytest.raises(SystemExit) as end:
+        cli.main(["explain", str(tmp_path / "run"), "--out", str(tmp_path / "explained")])
+    printed = capsys.readouterr().out
+    assert end.value.code == 0
+    assert "site = good" in printed
+    assert "lr: the logit is" in printed
+    assert (tmp_path / "explained" / "weights.csv").read_text().startswith("name,field,value,weight,rows\n")
 
 
 def test_too_many_fields_are_refused_before_anything_is_measured(trained: Trained, monkeypatch: pytest.MonkeyPatch):

@@ -32,15 +32,17 @@ class CellCodes:
         for loop, fields in self.loops:
             self._quick(loop, cells, fields, ids)
         for number in self.plain:
-            found = self.codes[number].column_ids(cells[self.codes[number].field.name])
-            ids[:, self.places[number]] = found.reshape(len(cells), -1)
+            code, column = self.codes[number], self.codes[number].field.column
+            there = column in cells.places
+            found = code.column_ids(cells[column]).reshape(len(cells), -1) if there else code.missing(len(cells))
+            ids[:, self.places[number]] = found
         return ids
 
     def _quick(self, loop: CellLoop, cells: Cells, fields: list[int], ids: NDArray[np.int32]) -> None:
         """Fields by a compiled loop, and what it leaves of them."""
         from fieldwise.data.read.cell_id_loops import LEFT
 
-        names = [self.codes[number].field.name for number in fields]
+        names = [self.codes[number].field.column for number in fields]
         columns, places = [cells.places[name] for name in names], [self.places[n].start for n in fields]
         left = np.zeros(len(fields), dtype=np.int64)
         loop.run(cells, np.array(columns), np.array(places), ids, left)

@@ -47,7 +47,7 @@ class Coder:
         self.encoder, self.stage, self.before = encoder, stage, before
         self.known = before.places(encoder) if before else {}
         weight = [WEIGHT] if encoder.schema.weight else []
-        left = [name for name in encoder.schema.names if name not in self.known]
+        left = dict.fromkeys(field.column for field in encoder.schema.fields if field.name not in self.known)
         self.columns = [*left, LABEL, *weight] if before else None
 
     def encode(self, part: str, done: int = 0, every: int = 1) -> Iterator[Arrays]:

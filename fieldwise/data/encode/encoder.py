@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pyarrow import parquet
 
 from fieldwise.config.documents import parsed
-from fieldwise.config.errors import BundleError, DataError
+from fieldwise.config.errors import BundleError, DataError, missing_column
 from fieldwise.data.encode.cell_codes import CellCodes
 from fieldwise.data.encode.leaves import Leaves
 from fieldwise.data.history.history import History
@@ -74,12 +74,13 @@ class Encoder:
         `past` are the history fields of rows that have a place in it; others come after all of it. `known` are
         ids (n, width) of fields that these rows were given before, by the same codes; their columns are not needed.
         """
-        there = frozenset(table.column_names).union(known or ())
-        for name in self.schema.names:
-            if name not in there:
-                found = ", ".join(table.column_names)
-                raise DataError(f"column '{name}' is missing; the table has: {found}")
-        columns = [self._cell_codes().ids(table)] if isinstance(table, Cells) else self._by_columns(table, known or {})
+        there = frozenset(table.column_names)
+        for field in self.schema.fields:
+            if field.column not in there and field.name not in (known or ()) and not field.may_be_absent:
+                raise DataError(missing_column(field.column, table.column_names, "the table has"))
+        columns = (
+            [self._cell_codes().ids(table)] if isinstance(table, Cells) else self._by_columns(table, there, known or {})
+        )
         if self.history is not None:
             fields = self.history.seen(table, self.buckets(table)) if past is None else past
             columns.append(self.history.ids(fields))
@@ -88,12 +89,17 @@ class Encoder:
             ids = np.hstack([ids, self.leaves.transform(ids)])
         return np.ascontiguousarray(ids)
 
-    def _by_columns(self, table: pa.Table, known: Mapping[str, NDArray[np.int32]]) -> list[NDArray[np.int32]]:
-        named = [(code.field.name, code) for code in self.codes]
-        return [
-            known[name] if name in known else code.column_ids(table[name]).reshape(len(table), code.width)
-            for name, code in named
-        ]
+    def _by_columns(
+        self, table: pa.Table, there: Collection[str], known: Mapping[str, NDArray[np.int32]]
+    ) -> list[NDArray[np.int32]]:
+        def ids(code: Code) -> NDArray[np.int32]:
+            if code.field.name in known:
+                return known[code.field.name]
+            if code.field.column not in there:
+                return code.missing(len(table))
+            return code.column_ids(table[code.field.column]).reshape(len(table), code.width)
+
+        return [ids(code) for code in self.codes]
 
     def _cell_codes(self) -> CellCodes:
         with MAKING:

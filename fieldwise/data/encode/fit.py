@@ -68,7 +68,7 @@ def _groups(schema: Schema, table: pa.Schema, most: int) -> Iterator[dict[int, Q
     places, types = {name: place for place, name in enumerate(table.names)}, table.types
     alike: dict[object, dict[int, Query]] = {}
     for number, field in enumerate(schema.fields):
-        place = places[field.name]
+        place = places[field.column]
         query = field.query(f"c{place}", is_list(types[place]))
         key = (field.kind, str(types[place]), query.several, query.least)
         alike.setdefault(key, {})[number] = query

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -18,15 +21,17 @@ NOTED = 10
 
 
 def infer_schema(
-    sample: pa.Table, labels: NDArray[np.float32], label: str, weight: str = ""
+    sample: pa.Table, labels: NDArray[np.float32], label: str, weight: str = "", later: pa.Table | None = None
 ) -> tuple[Schema, list[str]]:
-    """A schema for these training rows, and notes on what was left out and why."""
+    """A schema for these first training rows, and notes on what was left out and why; `later` are the last ones."""
     names = [name for name in sample.column_names if name not in (label, weight)]
-    found = dict(
-        zip(names, in_order(lambda name: _infer_field(name, Sample(sample[name], labels)), names), strict=True)
-    )
-    fields, left_out = [field for field in found.values() if field], [name for name in names if not found[name]]
-    notes = _notes(left_out)
+
+    def infer(name: str) -> _Inferred:
+        return _infer_fields(name, Sample(sample[name], labels, None if later is None else later[name]))
+
+    found = dict(zip(names, in_order(infer, names), strict=True))
+    fields = [field for own in found.values() for field in own.fields]
+    notes = [*_notes([name for name in names if not found[name].kind]), *_made_notes(found)]
     if not fields:
         raise DataError(f"no column is left to predict '{label}' from: {'; '.join(notes)}; name fields with --schema")
     return Schema(label, tuple(fields), weight), notes
@@ -43,7 +48,36 @@ def _notes(names: list[str]) -> list[str]:
     ]
 
 
-def _infer_field(name: str, sample: Sample) -> Field | None:
-    """What the first kind that recognises the column makes of it; None where no kind does."""
-    asked = sorted(KINDS.values(), key=lambda kind: kind.takes_the_rest)
-    return next((field for kind in asked if (field := kind.infer(name, sample))), None)
+def is_time(name: str, column: pa.ChunkedArray) -> bool:
+    """Whether a column says when its rows came: the parts of a time come again, though it never does."""
+    sample = Sample(column, np.empty(0, dtype=np.float32))
+    return any(kind.is_time and kind.infer_all(name, sample) is not None for kind in KINDS.values())
+
+
+class _Inferred(NamedTuple):
+    """The kind that has recognised a column, and the fields that it makes of it; no kind where none has."""
+
+    kind: str
+    fields: Sequence[Field]
+
+
+def _made_notes(found: Mapping[str, _Inferred]) -> list[str]:
+    """A line for each column that became fields of other names, or none."""
+    notes = []
+    for name, (kind, fields) in found.items():
+        made = [field.name for field in fields]
+        if kind and made != [name]:
+            fate = (
+                f"its fields are {' and '.join(made)}" if made else "none of its parts comes again, so it is no field"
+            )
+            notes.append(f"column '{name}' is a {kind}: {fate}")
+    return notes
+
+
+def _infer_fields(name: str, sample: Sample) -> _Inferred:
+    """What the first kind that recognises the column makes of it."""
+    for kind in sorted(KINDS.values(), key=lambda kind: (not kind.asked_first, kind.takes_the_rest)):
+        fields = kind.infer_all(name, sample)
+        if fields is not None:
+            return _Inferred(kind.kind, fields)
+    return _Inferred("", ())

@@ -9,6 +9,7 @@ from pathlib import Path
 from fieldwise.config.errors import ConfigError
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.split import Rows, Split
+from fieldwise.data.read.labels import ZERO_ONE, Classes
 from fieldwise.data.schema import HistorySettings, Schema
 
 
@@ -34,7 +35,8 @@ class Plan:
     ids stay, and its history goes on; the training rows only add ids behind the old ones. `recipe` is the name of how
     the raw files were read, for those that will read more of them. `threads` (0: all cores) change nothing but the
     time. With the `inputs` that the rows come from, a killed `prepare` goes on where it was. `keep_rows` leaves the raw
-    rows in the folder too, for what on_demand.py makes of them.
+    rows in the folder too, for what on_demand.py makes of them. `classes` are the label's two values, if they are not
+    the schema's.
     """
 
     sources: Mapping[str, Rows]
@@ -52,6 +54,7 @@ class Plan:
     threads: int = 0
     inputs: Inputs | None = None
     keep_rows: bool = False
+    classes: Classes | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.keep_negatives <= 1:
@@ -83,3 +86,8 @@ class Plan:
         be dropped."""
         schema = self.known.schema if self.known else self.schema and self.schema.without(self.drop)
         return replace(schema, history=self.past) if schema else None
+
+    @property
+    def values(self) -> Classes:
+        """The two values of the label."""
+        return self.classes or (self.given.classes if self.given else ZERO_ONE)

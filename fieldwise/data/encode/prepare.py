@@ -23,7 +23,8 @@ from fieldwise.data.encode import rates, refit
 from fieldwise.data.encode.encode import Coder, fit_leaves, write_parts
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.fit import fit_encoder
-from fieldwise.data.encode.infer import SAMPLE_ROWS, infer_schema
+from fieldwise.data.encode.giveaways import find_giveaways
+from fieldwise.data.encode.infer import SAMPLE_ROWS, infer_schema, is_time
 from fieldwise.data.encode.kept import Kept, keep_rows
 from fieldwise.data.encode.leaks import Leak, find_leak
 from fieldwise.data.encode.plan import Inputs, Plan
@@ -32,7 +33,7 @@ from fieldwise.data.encode.restart import stamp_of
 from fieldwise.data.encode.split import Rows, Split
 from fieldwise.data.encode.split_staged import own_words
 from fieldwise.data.encode.stage import DROPPED, JOURNAL, Stager, Taken
-from fieldwise.data.encode.staged import LABEL, ROW, WEIGHT, Progress, quiet, staged_chunks
+from fieldwise.data.encode.staged import LABEL, ROW, WEIGHT, Progress, quiet, read_staged, staged_chunks, staged_files
 from fieldwise.data.encode.timeline import write_history
 from fieldwise.data.history.history import History
 from fieldwise.data.read.labels import read_labels, read_weights
@@ -78,6 +79,8 @@ def carry_out(plan: Plan, out: Path, force: bool = False, progress: Progress = q
         check_names(encoder.names)
         write_parts(encoder, work.stage, folder, tally, progress, negatives_kept=plan.keep_negatives)
         leak = _leak(work, encoder, tally)
+        giveaways = find_giveaways(folder / "train", encoder.codes)
+        work.notes.extend(giveaway.warning for giveaway in giveaways)
         # The journal first: what is killed here must not be taken for staged.
         (work.stage / JOURNAL).unlink()
         makes = _keep(work, encoder, tally, leak, folder)
@@ -91,6 +94,7 @@ def carry_out(plan: Plan, out: Path, force: bool = False, progress: Progress = q
         "new_ids": _new_ids(encoder, plan.known) if plan.known else {},
         "proposals": [asdict(proposal) for proposal in proposals],
         "leak": asdict(leak) if leak else None,
+        "giveaways": [asdict(giveaway) for giveaway in giveaways],
         "rows_kept_for": makes,
         "notes": work.notes,
     }
@@ -105,7 +109,7 @@ def _stage(work: _Work) -> Tally:
     plan, schema = work.plan, work.plan.given
     work.stage.mkdir(exist_ok=True)
     columns = [*schema.columns, *plan.past.group] if schema else None
-    taken = Taken(plan.label, plan.weight, columns, plan.drop, plan.past)
+    taken = Taken(plan.label, plan.weight, columns, plan.drop, plan.past, plan.values)
     names = {source: f"the {source} rows" for source in plan.sources} | dict(plan.names)
     stager = Stager(work.stage, taken, plan.parting, plan.keep_negatives, names)
     staged = stager.stage(plan.sources, work.notes, work.progress)
@@ -119,10 +123,11 @@ def _schema(work: _Work) -> Schema:
     """The schema that was given, or the one that training rows look like, with what the plan says of it."""
     plan, schema = work.plan, work.plan.given
     if schema is None:
-        schema, left_out = _infer(work.stage, plan.label, plan.weight, {plan.split.by, plan.past.time, *plan.drop})
+        schema, left_out = _infer(work.stage, plan.label, plan.weight, {plan.split.by, plan.past.time}, plan.drop)
         work.notes.extend(left_out)
     leaves, recipe = plan.gbdt_leaves or schema.gbdt_leaves, plan.recipe or schema.recipe
     schema = replace(schema, label=plan.label, weight=plan.weight, history=plan.past)
+    schema = replace(schema, positive=plan.values.positive, negative=plan.values.negative)
     return replace(schema, gbdt_leaves=leaves, recipe=recipe)
 
 
@@ -153,12 +158,17 @@ def _add_leaves(work: _Work, encoder: Encoder, tally: Tally) -> None:
 def _leak(work: _Work, encoder: Encoder, tally: Tally) -> Leak | None:
     """The plainest leak between the training rows and those to judge by, noted."""
     held_out = next((part for part in ("valid", "test") if part in tally.rows), "")
-    leak = find_leak(work.stage, tally.rows, held_out, encoder.schema.names) if held_out else None
+    leak = find_leak(work.stage, tally.rows, held_out, _plain_columns(encoder.schema)) if held_out else None
     if leak:
         history = encoder.schema.history
         in_folds = bool(history.keys) and not history.time
         work.notes.append(leak.warning(held_out, held_out in work.plan.sources, in_folds))
     return leak
+
+
+def _plain_columns(schema: Schema) -> list[str]:
+    """The columns that are fields themselves; a time is none: rows of one event may differ in it by a second."""
+    return [field.name for field in schema.fields if field.column == field.name]
 
 
 def _keep(work: _Work, encoder: Encoder, tally: Tally, leak: Leak | None, folder: Path) -> tuple[str, ...]:
@@ -173,7 +183,7 @@ def _keep(work: _Work, encoder: Encoder, tally: Tally, leak: Leak | None, folder
     joins = plan.divides and "test" not in plan.sources and refit.joins(work.stage, tally)
     makes = (*(rates.FOLDS if rates.usual_history(schema).keys else ()), *([refit.FOLDER] if joins else ()))
     if makes:
-        keep_rows(work.stage, folder, schema.names, Kept(makes, leak.alike_in if leak else ()))
+        keep_rows(work.stage, folder, schema.columns, Kept(makes, leak.alike_in if leak else ()))
     return makes
 
 
@@ -209,7 +219,10 @@ def _new_ids(encoder: Encoder, known: Encoder) -> dict[str, int]:
     }
 
 
-def _infer(stage: Path, label: str, weight: str, no_fields: Collection[str]) -> tuple[Schema, list[str]]:
+def _infer(
+    stage: Path, label: str, weight: str, orders: Collection[str], drop: Collection[str]
+) -> tuple[Schema, list[str]]:
+    """A schema from the first training rows; of `orders`, columns by which rows are ordered, times alone are fields."""
     chunks, left = [], SAMPLE_ROWS
     for chunk in staged_chunks(stage / "train"):
         # Texts of the rows that are cut off would count as values that no row has.
@@ -219,8 +232,11 @@ def _infer(stage: Path, label: str, weight: str, no_fields: Collection[str]) -> 
             break
     sample = pa.concat_tables(chunks)
     labels = sample[LABEL].to_numpy().astype(np.float32)
+    later = None if left else read_staged(staged_files(stage / "train")[-1])
+    there = [name for name in orders if name in sample.column_names and name not in drop]
+    no_fields = {*orders, *drop}.difference(name for name in there if is_time(name, sample[name]))
     fields = [name for name in sample.column_names if name not in (LABEL, WEIGHT, ROW, *no_fields)]
-    schema, notes = infer_schema(sample.select(fields), labels, label, weight)
-    for name in sorted(set(sample.column_names) & set(no_fields)):
+    schema, notes = infer_schema(sample.select(fields), labels, label, weight, later)
+    for name in sorted(set(sample.column_names) & no_fields):
         notes.append(f"column '{name}' is no field: other parts hold values of it that training never sees")
     return schema, notes

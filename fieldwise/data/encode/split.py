@@ -13,27 +13,33 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fieldwise.config.errors import ConfigError, DataError
+from fieldwise.config.errors import ConfigError, DataError, missing_column
 from fieldwise.data.dataset import PARTS
 from fieldwise.data.draws import SPLIT, stream
 from fieldwise.data.history.history import column_hashes, mixed
+from fieldwise.data.read.moments import day_of, moment_of, seconds, words_of
 from fieldwise.data.read.texts import texts_of
 from fieldwise.data.schema import ROW_ORDER
 
 Rows = Callable[[], Iterator[pa.Table]]
+# The labels of a chunk, behind the rows that have passed.
+Labels = Callable[[pa.Table, int], NDArray[np.uint8]]
 
 
 @dataclass(frozen=True)
 class Split:
     """Which part a row goes to: at random by `shares`, or in the order of a column `by` (`row`: file order).
 
-    With `group`, rows that have the same values in these columns go to the same part.
+    With `group`, rows that have the same values in these columns go to the same part. `time` says how the times in `by`
+    are written where nobody named the column: then rows are split at random if their order leaves a part without both
+    labels.
     """
 
     shares: tuple[float, float, float] = (0.8, 0.1, 0.1)
     by: str = ""
     seed: int = 0
     group: tuple[str, ...] = ()
+    time: str = ""
 
     def __post_init__(self) -> None:
         if not (min(self.shares) >= 0 and abs(sum(self.shares) - 1) <= 1e-6 and self.shares[0] > 0):
@@ -70,9 +76,13 @@ def at_random(split: Split) -> Callable[[int], NDArray[np.int64]]:
     return lambda count: np.searchsorted(edges, random.random(count), side="right")
 
 
-def assigner(rows: Rows, split: Split, notes: list[str]) -> Callable[[pa.Table, int], NDArray[np.int64]]:
+def assigner(
+    rows: Rows, split: Split, notes: list[str], labels: Labels
+) -> Callable[[pa.Table, int], NDArray[np.int64]]:
     """A function from a chunk and the rows before it to the part number of each of its rows."""
     edges = np.cumsum(split.shares)[:2]
+    if split.time:
+        return _by_time(rows, split, notes, labels)
     if split.group:
         return partial(_by_group, split, edges)
     if not split.by:
@@ -87,10 +97,8 @@ def assigner(rows: Rows, split: Split, notes: list[str]) -> Callable[[pa.Table, 
                 if n:
                     counts[texts[place] or ""] = counts.get(texts[place] or "", 0) + n
         elif split.by != ROW_ORDER:
-            known = ", ".join(chunk.column_names)
-            raise DataError(
-                f"--split-by column '{split.by}' is missing; the file has: {known} (or `row`, the file's order)"
-            )
+            problem = missing_column(split.by, chunk.column_names, what="--split-by column")
+            raise DataError(f"{problem} (or `row`, the file's order)")
         total += len(chunk)
     if not counts:
         bounds = order_bounds(split, total)
@@ -104,11 +112,67 @@ def assigner(rows: Rows, split: Split, notes: list[str]) -> Callable[[pa.Table, 
     return by_value
 
 
+def _by_time(
+    rows: Rows, split: Split, notes: list[str], labels: Labels
+) -> Callable[[pa.Table, int], NDArray[np.int64]]:
+    """`assigner` in the order of times, rows of one time in one part and rows without a time first of all."""
+    seen = _counted(rows, split.by, labels)
+    moments, counts = seconds(list(seen), split.time), np.array(list(seen.values()))
+    parts = _parts_in_order(np.nan_to_num(moments, nan=-np.inf), counts[:, 0], split.shares)
+    judged = [part for part, share in enumerate(split.shares) if share]
+    found = {part: counts[parts == part].sum(axis=0) for part in judged}
+    no_use = [PARTS[part] for part, (total, positives) in found.items() if not 0 < positives < total]
+    if no_use:
+        notes.append(
+            f"column '{split.by}' is a time, but in its order the {no_use[0]} part would lack one of the labels: rows "
+            f"are split at random (--split-by {split.by}: by it all the same)"
+        )
+        at_once = at_random(split)
+        return lambda chunk, passed: at_once(len(chunk))
+    first, last = (day_of(float(moment)) for moment in (np.nanmin(moments), np.nanmax(moments)))
+    shares = ", ".join(f"{share:.0%} {PARTS[part]}" for part, share in enumerate(split.shares) if share)
+    notes.append(
+        f"column '{split.by}' is a time, {words_of(split.time)}, from {first} to {last}: rows are split in its order, "
+        f"{shares} (--split-by none: at random)"
+    )
+    part_of = dict(zip(seen, parts.tolist(), strict=True))
+
+    def by_value(chunk: pa.Table, passed: int) -> NDArray[np.int64]:
+        texts, places = texts_of(chunk[split.by])
+        return np.array([part_of.get(text, 0) for text in texts])[places]
+
+    return by_value
+
+
+def _counted(rows: Rows, name: str, labels: Labels) -> dict[str | None, NDArray[np.float64]]:
+    """How many rows have each text of a column, and how many of them are positive."""
+    seen: dict[str | None, NDArray[np.float64]] = {}
+    passed = 0
+    for chunk in rows():
+        texts, places = texts_of(chunk[name])
+        counts = [np.bincount(places, weights=of, minlength=len(texts)) for of in (None, labels(chunk, passed))]
+        for text, *own in zip(texts, *counts, strict=True):
+            if own[0]:
+                seen[text] = np.array(own) + seen.get(text, 0.0)
+        passed += len(chunk)
+    return seen
+
+
+def _parts_in_order(
+    moments: NDArray[np.float64], counts: NDArray[np.float64], shares: tuple[float, float, float]
+) -> NDArray[np.int64]:
+    """The part of each moment, by the share of rows that have an earlier one."""
+    _, own = np.unique(moments, return_inverse=True)
+    rows = np.bincount(own, weights=counts)
+    before = (np.cumsum(rows) - rows) / rows.sum()
+    return np.asarray(np.searchsorted(np.cumsum(shares)[:2], before + 1e-9, side="right")[own])
+
+
 def _by_group(split: Split, edges: NDArray[np.float64], chunk: pa.Table, passed: int) -> NDArray[np.int64]:
     """The part of each row by a hash of its group, so that no list of groups is kept."""
     for name in split.group:
         if name not in chunk.column_names:
-            raise DataError(f"--split-group column '{name}' is missing; the file has: {', '.join(chunk.column_names)}")
+            raise DataError(missing_column(name, chunk.column_names, what="--split-group column"))
     numbers = mixed([column_hashes(chunk[name]) for name in split.group], split.seed)
     return np.searchsorted(edges, numbers / 2.0**64, side="right")
 
@@ -129,7 +193,7 @@ def _in_order(values: Collection[str]) -> list[str]:
 
 def _moment(text: str) -> float:
     """Seconds of a date or a time; a month begins with its first day, and what names no zone is in UTC."""
-    found = datetime.fromisoformat(f"{text}-01" if re.fullmatch(r"\d{4}-\d{2}", text) else text)
+    found = moment_of(text) or datetime.fromisoformat(f"{text}-01" if re.fullmatch(r"\d{4}-\d{2}", text) else text)
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 

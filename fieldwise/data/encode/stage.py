@@ -16,14 +16,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fieldwise.config.errors import ConfigError, DataError, unknown
+from fieldwise.config.errors import ConfigError, DataError, missing_column, unknown
 from fieldwise.data.dataset import PARTS, Tally
 from fieldwise.data.draws import NEGATIVES, stream
 from fieldwise.data.encode.split import Rows, Split, assigner, order_bounds
 from fieldwise.data.encode.split_staged import cut_in_order, positives_of
 from fieldwise.data.encode.staged import LABEL, ROW, WEIGHT, Progress, staged_file, value_type, write_staged
 from fieldwise.data.read.formats import is_list, text_of
-from fieldwise.data.read.labels import read_labels, read_weights
+from fieldwise.data.read.labels import ZERO_ONE, Classes, read_labels, read_weights
 from fieldwise.data.read.parallel import in_order
 from fieldwise.data.read.streams import chunk_rows
 from fieldwise.data.read.texts import texts_of
@@ -44,6 +44,7 @@ class Taken:
     columns: list[str] | None
     drop: Collection[str]
     history: HistorySettings
+    classes: Classes = ZERO_ONE
 
     def names(self, chunk: pa.Table) -> list[str]:
         others = {self.label, self.weight, *self.drop}
@@ -126,7 +127,7 @@ class Stager:
                 if not passed and source == "train" and self.split.divides(sources):
                     # Training rows come first; which parts they go to may be decided when all are there.
                     self.cuts = self.split.is_order_of(chunk) and self.keep_negatives == 1
-                    assign = None if self.cuts else assigner(read, self.split, notes)
+                    assign = None if self.cuts else assigner(read, self.split, notes, self._labels)
                 parts = assign(chunk, passed) if assign else np.full(len(chunk), PARTS.index(source))
                 self._drop(parts, labels)
                 types = self._typed(chunk, parts)
@@ -148,10 +149,9 @@ class Stager:
         there = frozenset(chunk.column_names)
         for name in (taken.label, *([taken.weight] if taken.weight else ()), *names, *known):
             if name not in there:
-                found = ", ".join(chunk.column_names)
-                one = len(chunk.column_names) == 1 and any(mark in found for mark in ";\t|")
-                way_out = "; is that one column? a .csv has commas between its cells, a .tsv has tabs" if one else ""
-                raise DataError(f"column '{name}' is missing; there are: {found} ({where}){way_out}")
+                one = len(chunk.column_names) == 1 and any(mark in chunk.column_names[0] for mark in ";\t|:, ")
+                way_out = "; is that one column? --separator says what stands between cells" if one else ""
+                raise DataError(f"{missing_column(name, chunk.column_names, 'there are')} ({where}){way_out}")
         for name in taken.drop if not self.types else ():
             if name not in chunk.column_names:
                 raise ConfigError(f"--drop: {unknown('column', name, chunk.column_names)} ({where})")
@@ -160,10 +160,14 @@ class Stager:
         for name in names:
             if name in (LABEL, WEIGHT, ROW):
                 raise DataError(f"the name '{name}' is taken by fieldwise itself; rename that column ({where})")
-        labels = read_labels(chunk[taken.label], taken.label, passed, where)
+        labels = self._labels(chunk, passed, source)
         weighted = bool(taken.weight)
         weights = read_weights(chunk[taken.weight], taken.weight, passed, where) if weighted else np.empty(0, "f4")
         return labels, weights
+
+    def _labels(self, chunk: pa.Table, passed: int, source: str = "train") -> NDArray[np.uint8]:
+        taken = self.taken
+        return read_labels(chunk[taken.label], taken.label, passed, self.names[source], taken.classes)
 
     def _drop(self, parts: NDArray[np.int64], labels: NDArray[np.uint8]) -> None:
         """Moves the negatives that training does not keep into a part of their own: only a history counts them."""

@@ -37,6 +37,8 @@ from fieldwise.data.history.counts import Counts, Events, Floats, Keys
 from fieldwise.data.kinds.buckets import fine_ids, spread
 from fieldwise.data.kinds.lookup import MANY, word_hashes
 from fieldwise.data.read.formats import is_list, text_of
+from fieldwise.data.read.moments import TEXT as DATES
+from fieldwise.data.read.moments import seconds
 from fieldwise.data.read.texts import hash_of, places_of, texts_of
 from fieldwise.data.schema import FIRST, HISTORY_PARTS, MISSING, HistorySettings
 
@@ -119,7 +121,7 @@ class History:
     def seen(self, table: pa.Table, buckets: dict[str, NDArray[np.int32]]) -> NDArray[np.int32]:
         """The history (n, H) of rows that come after all that was counted; nothing is changed."""
         clock = self.settings.clock
-        given = moments(table[clock], clock) if clock and clock in table.column_names else None
+        given = known_moments(table[clock], clock) if clock and clock in table.column_names else None
         return self.ids_of_counts(self.counted(self.keys(table, buckets), self.times(given, len(table))))
 
     def counted(self, keys: Keys, times: Floats) -> Floats:
@@ -359,7 +361,7 @@ def moments(column: pa.ChunkedArray, name: str, passed: int = 0) -> Floats:
             try:
                 column = pc.cast(column, pa.float64())
             except pa.ArrowInvalid:
-                column = pc.cast(column, pa.timestamp("us"))
+                column = _dates(column)
         if pa.types.is_temporal(column.type):
             whole = pc.cast(pc.cast(column, pa.timestamp("us")), pa.int64())
             return np.asarray(whole.to_numpy(), dtype=np.float64) / 1e6
@@ -370,6 +372,36 @@ def moments(column: pa.ChunkedArray, name: str, passed: int = 0) -> Floats:
         raise DataError(
             f"the time column '{name}' must hold {way_out}: {reason} (rows {passed + 1} to {passed + len(column)})"
         ) from None
+
+
+def _dates(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Texts as times; those with a zone, or with slashes, are looked at one by one."""
+    try:
+        return pc.cast(column, pa.timestamp("us"))
+    except pa.ArrowInvalid:
+        texts, places = texts_of(column)
+        found = seconds(texts, DATES)
+        if any(text is not None and np.isnan(moment) for text, moment in zip(texts, found, strict=True)):
+            raise
+        return pa.chunked_array([pa.array(found[places], from_pandas=True)])
+
+
+def known_moments(column: pa.ChunkedArray, name: str) -> Floats:
+    """What `moments` gives; NaN also for what is no time, because a row to predict for is never refused for it."""
+    try:
+        return moments(column, name)
+    except DataError:
+        texts, places = texts_of(column)
+        found = [known_moment(text, name) for text in texts]
+        return np.array([np.nan if one is None else one for one in found], dtype=np.float64)[places]
+
+
+def known_moment(value: Any, name: str) -> float | None:
+    """What `moment` gives for one value; None also for what is no time."""
+    try:
+        return moment(value, name)
+    except DataError:
+        return None
 
 
 def every_moment(column: pa.ChunkedArray, name: str, passed: int, of: str = "") -> Floats:

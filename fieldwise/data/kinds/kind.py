@@ -63,7 +63,12 @@ class Field:
     # Whether cells must be numbers: libffm files hold them as such, and rows with another text may be skipped.
     is_number: ClassVar[bool] = False
     # Whether the kind is asked first what an unknown column is, or takes what no other kind has recognised.
+    asked_first: ClassVar[bool] = False
     takes_the_rest: ClassVar[bool] = False
+    # Whether rows may come without the column: its value is missing then.
+    may_be_absent: ClassVar[bool] = False
+    # Whether the column says when a row came.
+    is_time: ClassVar[bool] = False
 
     name: str
     interpolate: int = 0
@@ -99,6 +104,11 @@ class Field:
             )
 
     @property
+    def column(self) -> str:
+        """The column of raw rows that the field is made of."""
+        return self.name
+
+    @property
     def ordered(self) -> bool:
         """Whether ids rise with the values, so that `interpolate` may mix neighbours."""
         return False
@@ -129,6 +139,12 @@ class Field:
     def infer(cls, name: str, sample: Sample) -> Field | None:
         """The field of this kind that a column without a schema is, or None where it is of another kind."""
         return None
+
+    @classmethod
+    def infer_all(cls, name: str, sample: Sample) -> Sequence[Field] | None:
+        """The fields of this kind that such a column becomes: one, or several, or none that says anything."""
+        found = cls.infer(name, sample)
+        return None if found is None else [found]
 
     def query(self, column: str, is_list: bool) -> Query:
         """What is to be counted of the training rows to fit a code; the column's name is DuckDB's."""
@@ -224,6 +240,10 @@ class Code(ABC):
     def in_buckets(self) -> Code:
         """The code that gives the one id by which a history counts a number."""
         return self
+
+    def missing(self, rows: int) -> Ids:
+        """The ids (n, width) of rows without the column."""
+        return np.broadcast_to(self.ids([None]).reshape(1, self.width), (rows, self.width))
 
     def column_ids(self, column: pa.ChunkedArray) -> Ids:
         """What `ids` gives for the texts of a column."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -17,17 +18,24 @@ from fieldwise.data.kinds.samples import Sample
 from fieldwise.data.read.formats import is_list, quoted, text_of
 
 SEPARATORS = ("|", ";", ",")
+# A cell that is a list as programs print it; and what may stand around one, and around its members.
+BRACKETS = re.compile(r"\s*(\[.*\]|\(.*\)|\{.*\})\s*", re.DOTALL)
+OUTSIDE, AROUND = " []{}()", " '\""
 
 
 @dataclass(frozen=True, init=False)
 class SetField(WordField):
-    """Words with `separator` between them, or lists of words; at most `max_values` of them count."""
+    """Words with `separator` between them, or lists of words; at most `max_values` of them count.
+
+    `trimmed`: brackets around a cell, and blanks and quotes around its members, do not count, as in ['a', 'b'].
+    """
 
     kind: ClassVar = "set"
     history_key: ClassVar = BY_CELL
     least: ClassVar = {**WordField.least, "max_values": 1}
     separator: str = "|"
     max_values: int = 32
+    trimmed: bool = False
 
     def check(self) -> None:
         super().check()
@@ -38,11 +46,28 @@ class SetField(WordField):
     def infer(cls, name: str, sample: Sample) -> Field | None:
         if sample.is_list:
             return cls(name)
-        separator = separator_of(sample.known) if sample.numbers is None else ""
-        return cls(name, separator=separator) if separator else None
+        if sample.numbers is not None:
+            return None
+        if sample.known and all(BRACKETS.fullmatch(text) for text in sample.known):
+            # A list of numbers may have blanks alone between them, as numpy writes it.
+            between = "," if any("," in text for text in sample.known) else " "
+            inside = [_members(text, between) for text in sample.known]
+            return cls(name, separator=between, trimmed=True) if _come_again(inside) else None
+        separator = separator_of(sample.known)
+        blanks = any(f"{separator} " in text for text in sample.known)
+        return cls(name, separator=separator, trimmed=blanks) if separator else None
+
+    def members(self, text: str) -> list[str]:
+        """The words of a cell."""
+        return _members(text, self.separator) if self.trimmed else text.split(self.separator)
 
     def query(self, column: str, is_list: bool) -> Query:
-        cell = column if is_list else f"string_split({column}::VARCHAR, {quoted(self.separator)})"
+        cell = column
+        if not is_list:
+            text = f"{column}::VARCHAR"
+            text = f"trim({text}, {quoted(OUTSIDE)})" if self.trimmed else text
+            cell = f"string_split({text}, {quoted(self.separator)})"
+            cell = f"[trim(x, {quoted(AROUND)}) FOR x IN {cell}]" if self.trimmed else cell
         return replace(super().query(cell, is_list), several=True, separator=self.separator)
 
     def fit(self, column: Counted) -> Code:
@@ -71,7 +96,7 @@ class SetCode(OverWords):
         return self.words.known_words
 
     def ids(self, texts: Sequence[str | None]) -> Ids:
-        return self.set_ids([None if text is None else text.split(self.field.separator) for text in texts])
+        return self.set_ids([None if text is None else self.field.members(text) for text in texts])
 
     def set_ids(self, cells: Sequence[Sequence[str | None] | None]) -> Ids:
         """The ids (n, width) of cells that are split already."""
@@ -90,13 +115,13 @@ class SetCode(OverWords):
         return self.set_ids(cells)
 
     def coder(self) -> Coder:
-        name, separator = self.field.name, self.field.separator
+        name, members = self.field.name, self.field.members
 
         def cell(value: Any) -> Sequence[Any] | None:
             if isinstance(value, (list, tuple)):
                 return [plain_text(member, name) for member in value]
             text = plain_text(value, name)
-            return None if text is None else text.split(separator)
+            return None if text is None else members(text)
 
         def columns(values: Sequence[Any]) -> list[list[int]]:
             found: list[list[int]] = self.set_ids([cell(value) for value in values]).T.tolist()
@@ -120,9 +145,22 @@ def separator_of(texts: list[str]) -> str:
     for separator in SEPARATORS:
         if separator not in together:
             continue
-        cells = [text.split(separator) for text in texts]
+        cells = [[member.strip() for member in text.split(separator)] for text in texts]
         several = sum(len(cell) > 1 for cell in cells)
-        members = {member for cell in cells for member in cell}
-        if several >= 0.2 * len(cells) and several > 2 and 2 * len(members) < sum(map(len, cells)):
+        if several >= 0.2 * len(cells) and several > 2 and _come_again(cells):
             return separator
     return ""
+
+
+def _come_again(cells: Sequence[Sequence[str]]) -> bool:
+    """Whether members come again in other cells, as those of a set do."""
+    return 2 * len({member for cell in cells for member in cell}) < sum(map(len, cells))
+
+
+def _members(text: str, separator: str) -> list[str]:
+    """The words of a cell without the brackets, blanks and quotes around them.
+
+    >>> _members("['a', 'b']", ","), _members("[]", ","), _members("a, b", ",")
+    (['a', 'b'], [''], ['a', 'b'])
+    """
+    return [member.strip(AROUND) for member in text.strip(OUTSIDE).split(separator)]

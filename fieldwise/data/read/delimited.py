@@ -6,13 +6,16 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from fieldwise.config.errors import DataError
+from fieldwise.config.errors import ConfigError, DataError
 from fieldwise.data.read import line_blocks, streams
 from fieldwise.data.read.bad_rows import BadRows
 
@@ -20,7 +23,75 @@ from fieldwise.data.read.bad_rows import BadRows
 BARE_LINE = 4 << 20
 # What pandas calls a column without a name when it reads it back.
 UNNAMED = "Unnamed: 0"
+# What may stand between cells, where it is not what the file's ending says; and the lines that show it.
+SEPARATORS = (",", ";", "\t", "|")
+LOOKED_AT = 20
 csv.field_size_limit(streams.LONGEST_LINE)
+
+# What the user says stands between cells; empty where files show it themselves.
+_SEPARATOR: ContextVar[str] = ContextVar("separator", default="")
+
+
+@contextmanager
+def separated(by: str) -> Iterator[None]:
+    """Lets what runs inside the block read csv, tsv and txt files with `by` between their cells; nothing: as they are.
+
+    >>> with separated("tab"):
+    ...     _SEPARATOR.get()
+    '\\t'
+    """
+    mark = {"tab": "\t", "\\t": "\t"}.get(by, by)
+    if len(mark) > 1 or mark in ('"', "\n", "\r") or not mark.isascii():
+        raise ConfigError(f"--separator takes one character, or tab, found '{by}'")
+    before = _SEPARATOR.set(mark)
+    try:
+        yield
+    finally:
+        _SEPARATOR.reset(before)
+
+
+def separator_of(path: Path, usual: str) -> str:
+    """What stands between the cells of a file: what the user said, the usual mark, or another one where that shows.
+
+    Another one shows where it divides the first lines into as many cells each, two or more, and the usual one does not.
+    """
+    return _SEPARATOR.get() or _shown(path, usual, _state(path))
+
+
+@lru_cache(maxsize=1000)
+def _shown(path: Path, usual: str, state: tuple[int, int]) -> str:
+    lines = streams.first_lines(path, LOOKED_AT) or [""]
+    widths = {mark: _width(lines, mark) for mark in SEPARATORS}
+    if widths[usual] > 1:
+        return usual
+    best = max(SEPARATORS, key=lambda mark: widths[mark])
+    # Without a mark that fits all lines, a file that has the usual one is read by it: the reader says what is wrong.
+    return best if widths[best] > 1 and usual not in _outside_quotes(lines[0]) else usual
+
+
+def _width(lines: Sequence[str], mark: str) -> int:
+    """How many cells a mark divides each of the lines into; 0 where they differ."""
+    try:
+        rows = [len(row) for row in csv.reader(lines, delimiter=mark) if row]
+    except csv.Error:
+        return 0
+    # The last row may be cut off within quotes.
+    whole = rows[:-1] if len(lines) == LOOKED_AT and len(rows) > 2 else rows
+    return whole[0] if whole and len(set(whole)) == 1 else 0
+
+
+def _outside_quotes(line: str) -> str:
+    return re.sub('"[^"]*"', "", line)
+
+
+def _state(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_mtime_ns, found.st_size
+
+
+def words_of(separator: str) -> str:
+    """What stands between cells, for people."""
+    return {"\t": "tabs", ",": "commas"}.get(separator, f"'{separator}'")
 
 
 @dataclass(frozen=True)

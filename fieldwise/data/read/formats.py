@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fieldwise.config.errors import DataError
+from fieldwise.config.errors import DataError, missing_column
 from fieldwise.config.files import check_no_folder, whole_file
 from fieldwise.data.read import delimited, line_blocks, sparse, streams
 from fieldwise.data.read.bad_rows import BadRows
@@ -21,6 +22,8 @@ from fieldwise.data.read.delimited import Text
 from fieldwise.data.read.delimited import quoted as quoted
 
 DELIMITERS = {"csv": ",", "tsv": "\t", "txt": "\t"}
+# How pandas names an index that it wrote without a name, in csv and in parquet.
+INDEX_NAMES = r"Unnamed: 0(\.\d+)?|__index_level_0__"
 TEXT = (*DELIMITERS, "libsvm", "svm", "libffm", "ffm")
 
 
@@ -63,7 +66,7 @@ def read_cells(path: Path, columns: Sequence[str], numbers: Collection[str]) -> 
         return read([path], columns, numbers)
     names = column_names(path, kind)
     _check_there(path, kind, names, columns)
-    lines = line_blocks.Lines(names, columns, DELIMITERS[kind], streams.LONGEST_LINE)
+    lines = line_blocks.Lines(names, columns, _delimiter(path, kind), streams.LONGEST_LINE)
     return line_blocks.plain_cells(path, lines, header=kind != "txt")
 
 
@@ -87,7 +90,7 @@ def _check_there(path: Path, kind: str, names: Sequence[str], columns: Sequence[
     there = frozenset(names)
     missing = [name for name in columns if name not in there]
     if missing and kind != "libffm":
-        raise DataError(f"column '{missing[0]}' is missing; the file has: {', '.join(names)} ({path})")
+        raise DataError(f"{missing_column(missing[0], names)} ({path})")
 
 
 def check_alike(names: Sequence[str], path: Path, others: Sequence[str], other: Path) -> None:
@@ -113,27 +116,46 @@ def column_names(path: Path, kind: str = "", bad: BadRows | None = None) -> list
         return _differing([str(name) for name in _parquet(path).schema_arrow.names], f" ({path})")
     if kind in sparse.KINDS:
         return ["label", *(f"f{field}" for field in sparse.fields_of(path, kind, bad))]
-    text = Text(DELIMITERS[kind])
+    text = Text(_delimiter(path, kind))
     if kind == "txt":
         return [f"c{number}" for number in range(len(text.first_cells(path)))]
     return delimited.header(path, text)
 
 
-def index_column(path: Path, bad: BadRows) -> str:
-    """The first column of a csv or tsv file if it is the index of a pandas table: without a name, it numbers
-    the rows, which may have been shuffled since."""
-    if format_of(path) not in ("csv", "tsv") or column_names(path)[0] != delimited.UNNAMED:
-        return ""
-    cells = next(read([path], [delimited.UNNAMED], bad=BadRows(bad.skip)), pa.table({"": []}))[0].to_pylist()
-    if all(cell and cell.isdecimal() for cell in cells) and len(set(cells)) == len(cells):
-        return delimited.UNNAMED
-    if Text(DELIMITERS[format_of(path)]).first_cells(path)[0]:
-        return ""
-    found = next((cell for cell in cells if not (cell and cell.isdecimal())), "a number twice")
-    raise DataError(
-        f"the first column has no name and does not number the rows, found {found!r} in it; "
-        f"name it in the header ({path}, line 1)"
-    )
+def _delimiter(path: Path, kind: str) -> str:
+    return delimited.separator_of(path, DELIMITERS[kind])
+
+
+def found_separator(path: Path) -> str:
+    """What stands between the cells of a text file, if it is not what its ending says."""
+    kind = format_of(path)
+    found = _delimiter(path, kind) if kind in DELIMITERS else ""
+    return found if found != DELIMITERS.get(kind, "") else ""
+
+
+def index_columns(path: Path, bad: BadRows) -> list[str]:
+    """The columns of a file that are the index of a pandas table: named by pandas, or the first of a csv or tsv file
+    and without a name, they number the rows, which may have been shuffled since."""
+    kind = format_of(path)
+    names = [name for name in column_names(path, bad=bad) if re.fullmatch(INDEX_NAMES, name)]
+    if not names or kind in (*sparse.KINDS, "txt"):
+        return []
+    first = next(read([path], names, (), BadRows(bad.skip)), None)
+    found = [name for name in names if first is not None and _numbers_rows(first[name])]
+    nameless = kind != "parquet" and not Text(_delimiter(path, kind)).first_cells(path)[0]
+    if nameless and delimited.UNNAMED not in found and first is not None:
+        cells = first[delimited.UNNAMED].to_pylist()
+        odd = next((cell for cell in cells if not (cell and cell.isdecimal())), "a number twice")
+        raise DataError(
+            f"the first column has no name and does not number the rows, found {odd!r} in it; "
+            f"name it in the header ({path}, line 1)"
+        )
+    return found
+
+
+def _numbers_rows(column: pa.ChunkedArray) -> bool:
+    cells = [text_of(cell) for cell in column.to_pylist()]
+    return all(cell and cell.isdecimal() for cell in cells) and len(set(cells)) == len(cells)
 
 
 def as_table(rows: Any) -> pa.Table:
@@ -250,7 +272,7 @@ def _read_one(path: Path, kind: str, columns: list[str], numbers: Collection[str
         yield from sparse.read(path, kind, columns, numbers, bad)
     else:
         names = column_names(path, kind)
-        text = Text(DELIMITERS[kind], tuple(names) if kind == "txt" else ())
+        text = Text(_delimiter(path, kind), tuple(names) if kind == "txt" else ())
         yield from delimited.read(path, text, names, columns, bad)
 
 

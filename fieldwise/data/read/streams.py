@@ -90,6 +90,18 @@ def open_text(path: Path, encoding: str = "utf-8-sig") -> io.TextIOWrapper:
     return io.TextIOWrapper(open_bytes(path), encoding=encoding, newline="")
 
 
+def first_lines(path: Path, count: int, encoding: str = "utf-8-sig") -> list[str]:
+    """Up to `count` of the first lines, with their ends; of a damaged file those before the damage."""
+    lines: list[str] = []
+    try:
+        with open_text(path, encoding) as file:
+            while len(lines) < count and (line := file.readline(LONGEST_LINE)):
+                lines.append(line)
+    except UNREADABLE:
+        pass
+    return lines
+
+
 def first_record(path: Path, quoted: bool = True, encoding: str = "utf-8-sig") -> str:
     """The first record; a quoted header cell may hold line breaks."""
     try:

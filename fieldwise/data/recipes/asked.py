@@ -16,16 +16,21 @@ from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.plan import Inputs, Plan
 from fieldwise.data.encode.split import Rows, Split
 from fieldwise.data.encode.usable import usable
-from fieldwise.data.read import formats
+from fieldwise.data.kinds.samples import Sample
+from fieldwise.data.kinds.time import Times, order_of, promising
+from fieldwise.data.read import delimited, formats, sparse
 from fieldwise.data.read.bad_rows import BadRows
+from fieldwise.data.read.labels import ZERO_ONE, Classes, find_classes
 from fieldwise.data.read.line_blocks import is_plain
 from fieldwise.data.read.texts import texts_of
 from fieldwise.data.recipes import find
 from fieldwise.data.recipes.raw_columns import Reader
 from fieldwise.data.recipes.recipe import Recipe
-from fieldwise.data.schema import ROW_ORDER, HistorySettings, Schema
+from fieldwise.data.schema import HISTORY_PARTS, ROW_ORDER, HistorySettings, Schema
 
 SHARES = (0.8, 0.1, 0.1)
+# Rows that show which column is a time, and the first of them, which show which ones it may be.
+LOOKED_AT, GLANCED_AT = 20_000, 100
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,10 @@ class Asked:
     skip_bad_rows: bool = False
     threads: int = 0
     keep_rows: bool = False
+    positive: str = ""
+    separator: str = ""
+    # Whether the order of a history is left open.
+    any_order: bool = True
 
     def __post_init__(self) -> None:
         if self.known and (self.history or self.gbdt_leaves or self.recipe or self.drop):
@@ -66,7 +75,11 @@ class Files:
     bad: BadRows
     reader: Reader | None = None
     continues: bool = False
-    left_out: str = ""
+    left_out: Sequence[str] = ()
+    classes: Classes = ZERO_ONE
+    named_classes: bool = False
+    separator: str = ""
+    history_time: str = ""
 
     @property
     def recipe(self) -> str:
@@ -81,7 +94,7 @@ class Files:
     @property
     def inputs(self) -> Inputs | None:
         """What a prepare that was killed is known by; none where rows are skipped, for the count would start anew."""
-        reading = (self.recipe, self.reader.balance, self.reader.seed) if self.reader else ()
+        reading = (self.recipe, self.reader.balance, self.reader.seed) if self.reader else (self.separator,)
         return None if self.bad.skip else Inputs(_every(self.parts), repr(reading))
 
     def locate(self, column: str, text: str | None) -> str:
@@ -107,11 +120,31 @@ class Files:
     def notes(self) -> list[str]:
         """The notes about the files, once the rows have been read."""
         complete = self.reader.notes(self.parts) if self.reader and not self.continues else []
-        index = (
-            f"column '{self.left_out}' has no name and numbers the rows, as the index of a pandas table does: left out"
-        )
-        left_out = [f"{index}; a schema that names it keeps it"] if self.left_out else []
-        return [*self.bad.notes(), *left_out, *complete]
+        return [*self.bad.notes(), *self._separators(), *self._label(), *self._left_out(), *self._history(), *complete]
+
+    def _separators(self) -> list[str]:
+        if self.reader or self.separator:
+            return []
+        return [
+            f"{path} has {delimited.words_of(found)} between its cells (--separator says otherwise)"
+            for path in _every(self.parts)
+            if (found := formats.found_separator(path))
+        ]
+
+    def _label(self) -> list[str]:
+        if not self.classes.positive:
+            return []
+        way_out = "" if self.named_classes else f" (--positive {self.classes.negative}: the other way round)"
+        return [f"label: '{self.classes.positive}' is 1, '{self.classes.negative}' is 0{way_out}"]
+
+    def _left_out(self) -> list[str]:
+        why = "has no name and numbers the rows, as the index of a pandas table does: left out"
+        return [f"column '{name}' {why}; a schema that names it keeps it" for name in self.left_out]
+
+    def _history(self) -> list[str]:
+        if not self.history_time:
+            return []
+        return [f"history counts in the order of {self.history_time} (--history-set time=none: in folds)"]
 
 
 def _every(parts: Mapping[str, list[Path]]) -> list[Path]:
@@ -141,11 +174,26 @@ def plan_of(asked: Asked) -> tuple[Plan, Files]:
         columns = _columns(asked, schema, split, label, weight) if schema else None
         sources: dict[str, Rows] = {part: partial(reader.rows, paths, columns) for part, paths in parts.items()}
         drop = () if schema else tuple(asked.drop)
+        classes = _classes(asked, schema, label, partial(reader.rows, parts["train"], [label]))
     else:
-        sources = _plain_sources(parts, schema, label, bad)
-        index = "" if schema else formats.index_column(parts["train"][0], bad)
-        files = Files(parts, bad, left_out=index if index not in asked.drop else "")
-        drop = (*asked.drop, files.left_out) if files.left_out else tuple(asked.drop)
+        classes = _classes(asked, schema, label, partial(_cells, parts["train"], label, bad))
+        sources = _plain_sources(parts, schema, label, bad, classes)
+        index = () if schema else formats.index_columns(parts["train"][0], bad)
+        left_out = tuple(name for name in index if name not in (*asked.drop, label, weight))
+        files = Files(parts, bad, left_out=left_out)
+        drop = (*asked.drop, *left_out)
+    time = None if recipe else _time(asked, given, sources["train"], (label, weight, *drop), parts)
+    history = asked.history
+    if time:
+        split = _in_time(asked, split, time)
+        history = _history_in_time(asked, split, time)
+    files = replace(
+        files,
+        classes=classes,
+        named_classes=bool(asked.positive),
+        separator=asked.separator,
+        history_time=history.time if history and asked.history and history != asked.history else "",
+    )
     plan = Plan(
         sources=sources,
         label=label,
@@ -156,14 +204,64 @@ def plan_of(asked: Asked) -> tuple[Plan, Files]:
         names=files.names,
         keep_negatives=1.0 if asked.keep_negatives is None else asked.keep_negatives,
         gbdt_leaves=asked.gbdt_leaves or 0,
-        history=asked.history,
+        history=history,
         known=asked.known,
         recipe=files.recipe,
         threads=asked.threads,
         inputs=files.inputs,
         keep_rows=asked.keep_rows,
+        classes=classes,
     )
     return plan, files
+
+
+def _cells(paths: list[Path], column: str, bad: BadRows) -> Iterator[pa.Table]:
+    """The cells of one column of the files; nothing where one lacks it, which is found when all columns are read."""
+    if any(column not in formats.column_names(path, bad=bad) for path in paths):
+        return iter(())
+    return formats.read(paths, [column], (), BadRows(bad.skip))
+
+
+def _classes(asked: Asked, schema: Schema | None, label: str, rows: Rows) -> Classes:
+    """The label's two values: the schema's own, or those that the training rows have."""
+    if schema and (schema.positive or schema.recipe) and not asked.positive:
+        return schema.classes
+    return find_classes(label, (chunk[label] for chunk in rows()), asked.positive)
+
+
+def _time(
+    asked: Asked, given: Schema | None, rows: Rows, no_times: Collection[str], parts: Mapping[str, list[Path]]
+) -> Times | None:
+    """The column that says when rows came: one of the schema's times, or what the first rows look like."""
+    apart = bool(asked.valid or asked.test or asked.split_group)
+    open_split = not asked.split_by and not apart
+    if not (open_split or (asked.history and asked.any_order and not apart)):
+        return None
+    if any(formats.format_of(path) in sparse.KINDS for path in parts["train"]):
+        return None
+    first = next(rows(), None)
+    if first is None:
+        return None
+    sample = first.slice(0, LOOKED_AT)
+    declared = {field.column for field in given.fields if field.is_time} if given else None
+    names = [n for n in sample.column_names if n in declared] if declared is not None else sample.column_names
+    able = [name for name in names if promising(sample[name].slice(0, GLANCED_AT))]
+    wanted = [name for name in able if name not in no_times or name in asked.drop]
+    return order_of([(name, Sample(sample[name], np.empty(0, dtype=np.float32))) for name in wanted])
+
+
+def _in_time(asked: Asked, split: Split, time: Times) -> Split:
+    """The split in the order of a time, where the user leaves it open."""
+    taken = asked.split_by or asked.split_group or asked.valid or asked.test
+    return split if taken else replace(split, by=time.column, time=time.format)
+
+
+def _history_in_time(asked: Asked, split: Split, time: Times) -> HistorySettings | None:
+    """The history that was asked for, in the order of the time that the rows are split by."""
+    history = asked.history
+    if history is None or history.time or not asked.any_order or split.by != time.column or time.complete < 1:
+        return history
+    return replace(history, time=time.column, parts=history.parts if history.parts != HISTORY_PARTS else ("rate",))
 
 
 def _reader(
@@ -181,7 +279,9 @@ def _reader(
     return reader
 
 
-def _plain_sources(parts: Mapping[str, list[Path]], schema: Schema | None, label: str, bad: BadRows) -> dict[str, Rows]:
+def _plain_sources(
+    parts: Mapping[str, list[Path]], schema: Schema | None, label: str, bad: BadRows, classes: Classes
+) -> dict[str, Rows]:
     every = _every(parts)
     for path in every:
         formats.column_names(path, bad=bad)
@@ -189,7 +289,7 @@ def _plain_sources(parts: Mapping[str, list[Path]], schema: Schema | None, label
 
     def rows(paths: list[Path]) -> Iterator[pa.Table]:
         for path, chunks in formats.read_each(paths, None, numbers, bad):
-            yield from usable(bad, path, chunks, label, schema.numbers if schema else ())
+            yield from usable(bad, path, chunks, label, schema.numbers if schema else (), classes)
 
     return {part: partial(rows, paths) for part, paths in parts.items()}
 

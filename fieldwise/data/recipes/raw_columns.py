@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fieldwise.config.errors import DataError
+from fieldwise.config.errors import DataError, missing_column
 from fieldwise.data.draws import BALANCE, stream
 from fieldwise.data.encode.usable import usable
 from fieldwise.data.read import delimited, formats, streams
@@ -77,7 +77,7 @@ class Reader:
             formats.check_alike(made[0], paths[0], made[1], path)
             missing = [name for name in columns or () if name not in names]
             if missing:
-                raise DataError(f"column '{missing[0]}' is missing; there are: {', '.join(names)} ({path})")
+                raise DataError(f"{missing_column(missing[0], names, 'there are')} ({path})")
         for path in paths:
             self.bad.start(path)
             yield path, self._read_one(path, columns)
@@ -214,7 +214,7 @@ def rows_of(
     """
     numbers = {*schema.numbers, *numbers}
     if not schema.recipe or _is_plain(path, schema):
-        return formats.read([path], columns, numbers)
+        return formats.read([path], columns and _there(schema, path, columns), numbers)
     return Reader(find(schema.recipe), label=schema.label, numbers=numbers).rows([path], columns)
 
 
@@ -222,7 +222,13 @@ def cells_of(schema: Schema, path: Path) -> Iterator[pa.Table | Cells]:
     """`rows_of` with the columns that the model reads, for the encoder alone: it takes cells as they lie in a file."""
     if schema.recipe:
         return rows_of(schema, path, schema.columns)
-    return formats.read_cells(path, schema.columns, schema.numbers)
+    return formats.read_cells(path, _there(schema, path, schema.columns), schema.numbers)
+
+
+def _there(schema: Schema, path: Path, columns: Sequence[str]) -> list[str]:
+    """The columns without those that the file lacks and rows may lack."""
+    known = formats.column_names(path) if schema.optional else []
+    return [name for name in columns if name in known or name not in schema.optional]
 
 
 def columns_of(schema: Schema, path: Path) -> list[str]:
@@ -234,6 +240,6 @@ def columns_of(schema: Schema, path: Path) -> list[str]:
 
 def _is_plain(path: Path, schema: Schema) -> bool:
     try:
-        return set(schema.columns) <= set(formats.column_names(path))
+        return set(schema.columns) - schema.optional <= set(formats.column_names(path))
     except DataError:
         return False

@@ -51,6 +51,7 @@ NOT_THERE: dict[str, Any] = {
     "new_ids": {},
     "proposals": [],
     "leak": None,
+    "giveaways": [],
     "rows_kept_for": (),
 }
 
@@ -81,7 +82,7 @@ def prepare_log(
         rows.draw(split, progress)
         count, positives = (found.get("train", 0) for found in (rows.counts, rows.positives))
         check_training(count, positives, world.label, "the world's rows")
-        schema, left_out = infer_schema(*rows.sample(), world.label)
+        schema, left_out = infer_schema(*rows.sample(), world.label, later=rows.last())
         check_names(schema.names)
         (folder / "schema.toml").write_text(schema.to_toml(), encoding="utf-8")
         encoder = Encoder(schema, list(in_order(rows.fit, schema.fields)))
@@ -186,25 +187,37 @@ class _Rows:
         return Counted(own.values, self.total[place : place + own.size], query)
 
     def fit(self, one: SchemaField) -> Code:
-        return one.fit(self.counted(one.name, one.query(one.name, False)))
+        return one.fit(self.counted(one.column, one.query(one.column, False)))
 
     def sample(self) -> tuple[pa.Table, NDArray[np.float32]]:
         """The first training rows as they would be logged, and their labels."""
         tables, labels, left = [], [], SAMPLE_ROWS
         for start, parts, clicks in zip(self.span.starts, self.parts, self.labels, strict=True):
             rows = np.flatnonzero(parts == 0)[:left]
-            codes = {name: code[rows] for name, code in self.world.codes(self.span, start).items()}
-            tables.append(pa.table(self.world.raw(codes)).select(list(self.names)))
+            tables.append(self._logged(start, rows))
             labels.append(clicks[rows].astype(np.float32))
             left -= len(rows)
             if not left:
                 break
         return pa.concat_tables(tables), np.concatenate(labels)
 
+    def last(self) -> pa.Table | None:
+        """The last block's training rows, where the first ones are not all."""
+        if self.counts["train"] <= SAMPLE_ROWS:
+            return None
+        blocks = zip(self.span.starts, self.parts, strict=True)
+        start, parts = [(start, parts) for start, parts in blocks if (parts == 0).any()][-1]
+        return self._logged(start, np.flatnonzero(parts == 0))
+
+    def _logged(self, start: int, rows: Whole) -> pa.Table:
+        """Some rows of a block as they would be logged."""
+        codes = {name: code[rows] for name, code in self.world.codes(self.span, start).items()}
+        return pa.table(self.world.raw(codes)).select(list(self.names))
+
     def encode(self, encoder: Encoder, folder: Path, progress: Progress) -> str:
         """Draws all rows again and writes their ids and labels; returns a digest of them."""
         digest, coded = first_digest(encoder), _coder(encoder, self.world)
-        names, done = encoder.schema.names, 0
+        names, done = [field.column for field in encoder.schema.fields], 0
 
         def block(number: int) -> dict[str, tuple[Ids, Bytes]]:
             codes = self._stacked(self.world.codes(self.span, self.span.starts[number]), names)
@@ -229,7 +242,7 @@ def _coder(encoder: Encoder, world: World) -> Callable[[Whole, Whole], Ids]:
     """A function from codes (F, B) and some of the rows (n,) to their ids (n, C)."""
     from fieldwise.data.world import world_loops
 
-    tables = list(in_order(lambda code: _ids_of(world.fields[code.field.name], code), encoder.codes))
+    tables = list(in_order(lambda code: _ids_of(world.fields[code.field.column], code), encoder.codes))
     widths = np.array([code.width for code in encoder.codes])
     firsts, table = np.cumsum([0, *map(len, tables)]), np.concatenate(tables)
 

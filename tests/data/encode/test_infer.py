@@ -104,6 +104,28 @@ def test_separators_of_sets(cells: list[str], separator: str) -> None:
     assert field(cells) == Field("x", "set", separator=separator)
 
 
+@pytest.mark.parametrize(
+    ("cells", "separator"),
+    [
+        (["[1, 2]", "[2, 3]", "[3, 1]", "[1]", "[]", "[2, 1, 3]"] * 9, ","),
+        (["['a', 'b']", "['b', 'c']", "['c', 'a']", "['a']", "[]", "['a', 'b', 'c']"] * 9, ","),
+        (['["a","b"]', '["b","c"]', '["c","a"]', '["a"]', '["c","b","a"]'] * 9, ","),
+        (["{a,b}", "{b,c}", "{c,a}", "{a}", "{a,b,c}"] * 9, ","),
+        (["(1, 2)", "(2, 3)", "(3, 1)", "(1,)", "(1, 2, 3)"] * 9, ","),
+        (["[1 2]", "[2 3]", "[3 1]", "[1]", "[1 2 3]"] * 9, " "),
+        (["a, b", "b, c", "c, a", "a", "b, a, c"] * 9, ","),
+        (["a | b", "b | c", "c | a", "a", "b | a | c"] * 9, "|"),
+    ],
+)
+def test_lists_as_programs_print_them_are_sets(cells: list[str], separator: str) -> None:
+    assert field(cells) == Field("x", "set", separator=separator, trimmed=True)
+
+
+def test_brackets_alone_make_no_set() -> None:
+    assert kind(["[ad] shoes", "[ad] boots", "hats"] * 30) == "categorical"
+    assert kind([f"[{number}]" for number in range(60)] * 2) == "categorical"
+
+
 def test_a_comma_does_not_make_a_set() -> None:
     titles = [f"word{number}, other{number}" for number in range(100)] * 2
     assert kind(titles) == "categorical"

@@ -19,6 +19,7 @@ from fieldwise.data.kinds import category, kind
 from fieldwise.data.kinds.buckets import Histogram
 from fieldwise.data.kinds.kind import FIRST, KINDS, MISSING, PAD, Code, Field
 from fieldwise.data.kinds.number import as_number
+from fieldwise.data.kinds.set import SetField
 from fieldwise.data.read.cells import cells_of
 from fieldwise.data.read.formats import text_of
 from fieldwise.data.schema import Schema
@@ -36,7 +37,13 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"interpolate": 1},
         {"interpolate": 4, "max_buckets": 3},
     ],
-    "set": [{"min_count": 1}, {"hash_buckets": 7, "separator": "; "}, {"shared_ids": 2, "max_values": 2}],
+    "set": [
+        {"min_count": 1, "separator": ",", "trimmed": True},
+        {"min_count": 1},
+        {"hash_buckets": 7, "separator": "; "},
+        {"shared_ids": 2, "max_values": 2},
+    ],
+    "time": [{"part": "weekday", "format": "seconds"}, {"format": "YYMMDDHH"}],
 }
 FIELDS = [Field("x", name, **more) for name in sorted(KINDS) for more in ({}, *VARIANTS.get(name, []))]
 TEXTS = st.one_of(
@@ -59,13 +66,15 @@ class Counted:
 
     @property
     def texts(self) -> list[tuple[str, int]]:
-        split = getattr(self.field, "separator", "")
-        cells = [{text_of(part) for part in text.split(split)} if split else {text} for text in self.rows]
+        cells = [set(map(text_of, self._members(text))) for text in self.rows]
         return list(Counter(text_of(text) or "" for cell in cells for text in cell).items())
 
     @property
     def longest(self) -> int:
-        return max((len(set(text.split(getattr(self.field, "separator", "|")))) for text in self.rows), default=0)
+        return max((len(set(self._members(text))) for text in self.rows), default=0)
+
+    def _members(self, text: str) -> list[str]:
+        return self.field.members(text) if isinstance(self.field, SetField) else [text]
 
     @property
     def odd_texts(self) -> list[str]:

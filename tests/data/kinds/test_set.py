@@ -68,3 +68,14 @@ def test_lists_of_numbers(tmp_path: Path) -> None:
     encoder = fitted({"x": [[2**53 + 1, 2**53], [7]]}, tmp_path / "data", Field("x", "set", min_count=1))
     assert set(encoder.codes[0].texts) == {"7", str(2**53), str(2**53 + 1)}
     assert encoder.transform(pa.table({"x": [[7]]})).tolist() == encoder.transform(as_table({"x": ["7"]})).tolist()
+
+
+def test_brackets_blanks_and_quotes_do_not_count(tmp_path: Path) -> None:
+    rows = ["['a', 'b']", "[a, c]", "[]", None, '["a"]', " ['b',  'c'] "]
+    encoder = sets(rows, tmp_path / "data", separator=",", trimmed=True)
+    assert sorted(encoder.codes[0].texts) == ["a", "b", "c"]
+    a, b, c = (encoder.codes[0].texts.index(member) + 2 for member in "abc")
+    expected = [[a, b], [a, c], [MISSING, PAD], [MISSING, PAD], [a, PAD], [b, c]]
+    assert encoder.transform(as_table({"x": rows})).tolist() == expected
+    (first, second) = encoder.codes[0].coder()([*rows, ["b", "a"]])
+    assert [list(pair) for pair in zip(first, second, strict=True)] == [*expected, [b, a]]
