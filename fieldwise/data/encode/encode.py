@@ -19,7 +19,6 @@ from fieldwise.data.encode.leaves import MOST_ROWS, Leaves
 from fieldwise.data.encode.stage import read_journal
 from fieldwise.data.encode.staged import LABEL, WEIGHT, Progress, read_staged, staged_files, staged_rows
 from fieldwise.data.encode.timeline import past_file
-from fieldwise.data.kinds.kind import id_columns
 from fieldwise.data.read.parallel import in_order, using
 
 JOURNAL = "encoded.jsonl"
@@ -33,11 +32,11 @@ class Before:
     encoder: Encoder
     folder: Path
 
-    def places(self, encoder: Encoder) -> dict[str, slice]:
-        """The id columns of the fields that an encoder has the same code for."""
-        codes, own = self.encoder.codes, {code.field.name: code for code in encoder.codes}
-        places = zip(codes, id_columns(codes), strict=True)
-        return {code.field.name: place for code, place in places if own.get(code.field.name) is code}
+    def places(self, encoder: Encoder) -> dict[str, list[int]]:
+        """The columns of the fields that an encoder has the same code for."""
+        own, layout = {code.field.name: code for code in encoder.codes}, self.encoder.layout
+        same = [place for place, code in enumerate(self.encoder.codes) if own.get(code.field.name) is code]
+        return {self.encoder.codes[place].field.name: layout.columns_of([place]) for place in same}
 
 
 class Coder:
@@ -72,25 +71,35 @@ class Coder:
         if self.before is None:
             return {}
         # Mapped for these rows alone, so that no more than they stay in memory.
-        ids = np.load(self.before.folder / part / "ids.npy", mmap_mode="r", allow_pickle=False)[rows]
+        folder, encoder = self.before.folder / part, self.before.encoder
+        files = [folder / f"{name}.npy" for name in ("ids", *(["ranks"] if encoder.layout.ranked else []))]
+        found = [np.load(file, mmap_mode="r", allow_pickle=False)[rows].astype(np.int32, copy=False) for file in files]
+        ids = np.hstack(found)
         return {name: ids[:, place] for name, place in self.known.items()}
 
     def _arrays(
         self, rows: pa.Table, past: NDArray[np.int32] | None, known: Mapping[str, NDArray[np.int32]], every: int
     ) -> Arrays:
         rows = rows if every == 1 else rows.take(pa.array(np.arange(0, len(rows), every)))
-        found: Arrays = {"ids": self.encoder.transform(rows, past, known), "labels": rows[LABEL].to_numpy()}
+        found = split_ranks(self.encoder, self.encoder.transform(rows, past, known))
+        found |= {"labels": rows[LABEL].to_numpy()}
         return found | ({"weights": rows[WEIGHT].to_numpy()} if self.encoder.schema.weight else {})
+
+
+def split_ranks(encoder: Encoder, ids: NDArray[np.int32]) -> Arrays:
+    """What an encoder gives, as it lies on disk: ids for all models, and ranks for trees."""
+    columns = encoder.layout.id_columns
+    return {"ids": ids[:, :columns]} | ({"ranks": ids[:, columns:]} if encoder.layout.ranked else {})
 
 
 def fit_leaves(coder: Coder, rows: int) -> Leaves:
     """Trees over the encoded training rows, or over evenly spaced ones where there are very many."""
     every = -(-rows // MOST_ROWS)
     found = list(coder.encode("train", every=every))
-    ids, labels, *weights = (np.concatenate([arrays[name] for arrays in found]) for name in found[0])
+    ids, labels, *weights = (np.concatenate([arrays[name] for arrays in found]) for name in found[0] if name != "ranks")
     schema = coder.encoder.schema
     weighted = weights[0] if weights else None
-    return Leaves.fit(coder.encoder.layout, ids, labels, weighted, schema.gbdt_leaves, schema.gbdt_depth)
+    return Leaves.fit(coder.encoder.layout.without_ranks, ids, labels, weighted, schema.gbdt_leaves, schema.gbdt_depth)
 
 
 def write_parts(
@@ -143,9 +152,11 @@ def first_digest(encoder: Encoder) -> hashlib.blake2b:
 def open_files(stack: ExitStack, encoder: Encoder, folder: Path, rows: int, keep: int = 0) -> dict[str, ArrayFile]:
     """The array files of a part, to append to behind the first `keep` rows."""
     files: dict[str, tuple[type, tuple[int, ...]]] = {
-        "ids": (np.int32, (rows, encoder.layout.columns)),
+        "ids": (np.int32, (rows, encoder.layout.id_columns)),
         "labels": (np.uint8, (rows,)),
     }
+    if encoder.layout.ranked:
+        files["ranks"] = (np.uint16, (rows, len(encoder.layout.ranked)))
     if encoder.schema.weight:
         files["weights"] = (np.float32, (rows,))
     return {

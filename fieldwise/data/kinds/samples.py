@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -43,20 +44,8 @@ class Sample:
 
     @cached_property
     def numbers(self) -> list[float] | None:
-        """The known texts as numbers, or None where one is not; 007 is a name, not a number."""
-        numbers = []
-        for text in self.known:
-            digits = text.lstrip("+-")
-            if "_" in text or (len(digits) > 1 and digits[0] == "0" and digits[1].isdigit()):
-                return None
-            if text in NO_NUMBER:
-                numbers.append(math.nan)
-                continue
-            try:
-                numbers.append(float(text))
-            except ValueError:
-                return None
-        return numbers if any(number == number for number in numbers) else None
+        """The known texts as numbers, or None where one is not."""
+        return plain_numbers(self.known)
 
     @property
     def is_magnitude(self) -> bool:
@@ -78,6 +67,27 @@ class Sample:
             return as_category <= LEAD * max(as_number, least)
         lead = 1.0 if alike is None else LEAD
         return as_number > max(lead * as_category, least)
+
+
+def plain_numbers(texts: Sequence[str]) -> list[float] | None:
+    """Texts as numbers, NaN for a missing one, or None where one is no number; 007 is a name, not a number.
+
+    >>> plain_numbers(["1", "2.5", "?"]), plain_numbers(["1", "007"])
+    ([1.0, 2.5, nan], None)
+    """
+    numbers = []
+    for text in texts:
+        digits = text.lstrip("+-")
+        if "_" in text or (len(digits) > 1 and digits[0] == "0" and digits[1].isdigit()):
+            return None
+        if text in NO_NUMBER:
+            numbers.append(math.nan)
+            continue
+        try:
+            numbers.append(float(text))
+        except ValueError:
+            return None
+    return numbers if any(number == number for number in numbers) else None
 
 
 def _counts_are_alike(counts: NDArray[np.int64]) -> bool | None:
