@@ -19,6 +19,7 @@ from fieldwise.data.encode.leaves import MOST_ROWS, Leaves
 from fieldwise.data.encode.stage import read_journal
 from fieldwise.data.encode.staged import LABEL, WEIGHT, Progress, read_staged, staged_files, staged_rows
 from fieldwise.data.encode.timeline import past_file
+from fieldwise.data.kinds.kind import id_columns
 from fieldwise.data.read.parallel import in_order, using
 
 JOURNAL = "encoded.jsonl"
@@ -32,11 +33,23 @@ class Before:
     encoder: Encoder
     folder: Path
 
-    def places(self, encoder: Encoder) -> dict[str, list[int]]:
-        """The columns of the fields that an encoder has the same code for."""
-        own, layout = {code.field.name: code for code in encoder.codes}, self.encoder.layout
-        same = [place for place, code in enumerate(self.encoder.codes) if own.get(code.field.name) is code]
-        return {self.encoder.codes[place].field.name: layout.columns_of([place]) for place in same}
+    def places(self, encoder: Encoder) -> dict[str, slice]:
+        """The id columns of the fields that an encoder has the same code for."""
+        codes, own = self.encoder.codes, {code.field.name: code for code in encoder.codes}
+        places = zip(codes, id_columns(codes), strict=True)
+        return {code.field.name: place for code, place in places if own.get(code.field.name) is code}
+
+    def ids(self, part: str, rows: slice, places: Mapping[str, slice]) -> dict[str, NDArray[np.int32]]:
+        """What rows of a part have in some fields: their ids, and behind them the rank of those that have one."""
+        ranked = [code.field.name for code in self.encoder.codes if code.ranks]
+        # Mapped for these rows alone, so that no more than they stay in memory.
+        ids = np.load(self.folder / part / "ids.npy", mmap_mode="r", allow_pickle=False)[rows]
+        found = {name: ids[:, place] for name, place in places.items()}
+        if not ranked:
+            return found
+        ranks = np.load(self.folder / part / "ranks.npy", mmap_mode="r", allow_pickle=False)[rows].astype(np.int32)
+        behind = {name: ranks[:, [place]] for place, name in enumerate(ranked) if name in found}
+        return found | {name: np.hstack([found[name], rank]) for name, rank in behind.items()}
 
 
 class Coder:
@@ -68,14 +81,7 @@ class Coder:
 
     def _ids_before(self, part: str, rows: slice) -> dict[str, NDArray[np.int32]]:
         """What rows of a part have in the fields that were encoded before."""
-        if self.before is None:
-            return {}
-        # Mapped for these rows alone, so that no more than they stay in memory.
-        folder, encoder = self.before.folder / part, self.before.encoder
-        files = [folder / f"{name}.npy" for name in ("ids", *(["ranks"] if encoder.layout.ranked else []))]
-        found = [np.load(file, mmap_mode="r", allow_pickle=False)[rows].astype(np.int32, copy=False) for file in files]
-        ids = np.hstack(found)
-        return {name: ids[:, place] for name, place in self.known.items()}
+        return self.before.ids(part, rows, self.known) if self.before else {}
 
     def _arrays(
         self, rows: pa.Table, past: NDArray[np.int32] | None, known: Mapping[str, NDArray[np.int32]], every: int
