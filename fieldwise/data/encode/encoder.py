@@ -197,7 +197,7 @@ def _read_words(path: Path, fields: int) -> list[list[str]]:
 def _code(field: Field, state: dict[str, Any], texts: list[str]) -> Code:
     """A field's code from what was saved, which must give ids below its size: models look them up unasked."""
     what = f"field '{field.name[:100]}'"
-    for key in (*NO_BOUNDS, "ranks"):
+    for key in (*NO_BOUNDS, "alone", "ranks"):
         bounds = np.array(state.get(key, ()), dtype=np.float64)
         if bounds.ndim != 1 or np.isnan(bounds).any() or (bounds[1:] < bounds[:-1]).any():
             raise ValueError(f"{what} has thresholds or anchors that do not rise")

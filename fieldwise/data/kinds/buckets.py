@@ -33,6 +33,10 @@ class Histogram:
     counts: Whole
     positives: Whole
 
+    def only(self, chosen: NDArray[np.bool_]) -> Histogram:
+        """Some of the values."""
+        return Histogram(self.values[chosen], self.counts[chosen], self.positives[chosen])
+
 
 def fit_thresholds(field: NumberField, seen: Histogram) -> Floats:
     """Bounds between buckets. There is none at the largest value: no training row lies above."""
@@ -141,13 +145,20 @@ def _loss(count: Floats, positives: Floats) -> Floats:
     return total
 
 
-def fit_anchors(thresholds: Floats, seen: Histogram) -> Floats:
-    """For each bucket that training rows fall into, the median of their values; they rise with the buckets."""
+def fit_anchors(thresholds: Floats, seen: Histogram, alone: Floats | None = None) -> Floats:
+    """For each bucket that training rows fall into, the median of their values; they rise with the buckets.
+
+    Buckets of values that stand alone are left out: the few rows beside such a value are too few for a vector.
+    """
     if not len(seen.values):
         return np.zeros(1)
     ends = np.searchsorted(seen.values, thresholds, side="right")
     starts, ends = np.append(0, ends), np.append(ends, len(seen.values))
-    starts, ends = starts[starts < ends], ends[starts < ends]
+    used = starts < ends
+    if alone is not None and len(alone):
+        others = used & ~np.isin(np.arange(len(used)), np.searchsorted(thresholds, alone))
+        used = others if others.any() else used
+    starts, ends = starts[used], ends[used]
     passed = np.concatenate([[0], np.cumsum(seen.counts)])
     middle = (passed[starts] + passed[ends]) / 2
     return np.asarray(seen.values[np.searchsorted(passed[1:], middle)])

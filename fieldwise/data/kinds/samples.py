@@ -1,4 +1,4 @@
-"""A column of some training rows, looked at to infer its kind; and whether integers are ids or magnitudes."""
+"""A column of some training rows, looked at to infer its kind; and whether numbers are ids or magnitudes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fieldwise.data.kinds.buckets import Histogram, quantile_thresholds
 from fieldwise.data.read.formats import is_list
 from fieldwise.data.read.texts import texts_of
 
 # How programs write that a number is missing.
 NO_NUMBER = frozenset(("?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "\\N"))
-# Rows below which "every row differs" proves nothing.
+# Rows below which "every row differs" proves nothing, and those of a value that comes back.
 FEW_ROWS = 20
+# Of a number that is compared with a category.
+BUCKETS = 64
 # The share of the base rate's log loss that the buckets of a number must save to count as evidence.
 EVIDENCE = 0.001
 # How much more than the other reading one must save where the counts of neighbours speak against it; and how much these
@@ -42,6 +45,11 @@ class Sample:
         present = np.array([text is not None for text in self.texts], dtype=bool)[self.places]
         return len(self.known) == int(present.sum()) >= FEW_ROWS
 
+    @property
+    def repeats(self) -> bool:
+        """Whether its values come back, as those of a code or a price list do: in FEW_ROWS rows on average."""
+        return len(self.known) * FEW_ROWS <= len(self.places)
+
     @cached_property
     def numbers(self) -> list[float] | None:
         """The known texts as numbers, or None where one is not."""
@@ -49,20 +57,22 @@ class Sample:
 
     @property
     def is_magnitude(self) -> bool:
-        """Integers may be ids or magnitudes: whichever reading predicts held-out rows better by its rates alone.
+        """Numbers may be ids or magnitudes: whichever reading predicts held-out rows better by its rates alone.
 
-        A magnitude occurs about as often as its neighbours, an id at any frequency. Where the counts say so, the
+        A magnitude is read in buckets of equal frequency, with and without heavy values on their own. It occurs about as often as its neighbours, an id at any frequency. Where the counts say so, the
         other reading must be clearly better: ids are often given in an order that means something too.
         """
         every = np.full(len(self.texts), np.nan)
         every[[place for place, text in enumerate(self.texts) if text is not None]] = self.numbers
         finite = np.isfinite(every)[self.places]
         values, places, labels = every[self.places][finite], self.places[finite], self.labels[finite]
-        bounds = np.unique(np.quantile(values, np.linspace(0, 1, 65)[1:-1]))
+        distinct, counts = np.unique(values, return_counts=True)
+        even = np.unique(np.quantile(values, np.linspace(0, 1, BUCKETS + 1)[1:-1]))
+        heavy_first = quantile_thresholds(Histogram(distinct, counts, np.zeros_like(counts)), BUCKETS)
         none = _held_out_loss(np.zeros(len(labels), dtype=np.int64), labels)
-        as_number = none - _held_out_loss(np.searchsorted(bounds, values), labels)
+        as_number = max(none - _held_out_loss(np.searchsorted(by, values), labels) for by in (even, heavy_first))
         as_category = none - _held_out_loss(np.unique(places, return_inverse=True)[1], labels)
-        alike, least = _counts_are_alike(np.unique(values, return_counts=True)[1]), EVIDENCE * none
+        alike, least = _counts_are_alike(counts), EVIDENCE * none
         if alike:
             return as_category <= LEAD * max(as_number, least)
         lead = 1.0 if alike is None else LEAD
