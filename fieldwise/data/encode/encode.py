@@ -95,7 +95,8 @@ class Coder:
 def split_ranks(encoder: Encoder, ids: NDArray[np.int32]) -> Arrays:
     """What an encoder gives, as it lies on disk: ids for all models, and ranks for trees."""
     columns = encoder.layout.id_columns
-    return {"ids": ids[:, :columns]} | ({"ranks": ids[:, columns:]} if encoder.layout.ranked else {})
+    found: Arrays = {"ids": ids[:, :columns]}
+    return found | ({"ranks": ids[:, columns:]} if encoder.layout.ranked else {})
 
 
 def fit_leaves(coder: Coder, rows: int) -> Leaves:

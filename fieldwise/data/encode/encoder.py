@@ -114,7 +114,9 @@ class Encoder:
     def _cell_codes(self, ranks: bool = False) -> CellCodes:
         with MAKING:
             if ranks not in self._quick:
-                self._quick[ranks] = CellCodes([code.ranks for code in self.codes if code.ranks] if ranks else self.codes)
+                self._quick[ranks] = CellCodes(
+                    [code.ranks for code in self.codes if code.ranks] if ranks else self.codes
+                )
         return self._quick[ranks]
 
     @property

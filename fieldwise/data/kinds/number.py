@@ -106,7 +106,8 @@ class NumberField(WordField):
         if sample.numbers is None:
             return None
         if not all(value.is_integer() for value in sample.numbers if math.isfinite(value)):
-            return cls(name) if not sample.repeats or sample.is_magnitude else None
+            many = len(sample.known) > FEW_VALUES
+            return None if many and sample.repeats and sample.is_code else cls(name)
         few = sample.differs or len(sample.known) <= FEW_VALUES
         return None if few or not sample.is_magnitude else cls(name)
 

@@ -56,12 +56,28 @@ class Sample:
         return plain_numbers(self.known)
 
     @property
+    def is_code(self) -> bool:
+        """Whether fractions are no magnitude, as single values say of held-out rows; without evidence they are one."""
+        _, as_category, least, _ = self._readings
+        return as_category > least and not self.is_magnitude
+
+    @property
     def is_magnitude(self) -> bool:
         """Numbers may be ids or magnitudes: whichever reading predicts held-out rows better by its rates alone.
 
-        A magnitude is read in buckets of equal frequency, with and without heavy values on their own. It occurs about as often as its neighbours, an id at any frequency. Where the counts say so, the
-        other reading must be clearly better: ids are often given in an order that means something too.
+        A magnitude is read in buckets of equal frequency, with and without heavy values on their own. It occurs about
+        as often as its neighbours, an id at any frequency. Where the counts say so, the other reading must be clearly
+        better: ids are often given in an order that means something too.
         """
+        as_number, as_category, least, alike = self._readings
+        if alike:
+            return as_category <= LEAD * max(as_number, least)
+        lead = 1.0 if alike is None else LEAD
+        return as_number > max(lead * as_category, least)
+
+    @cached_property
+    def _readings(self) -> tuple[float, float, float, bool | None]:
+        """What a number and a category save of the log loss, what counts as evidence, and whether counts are alike."""
         every = np.full(len(self.texts), np.nan)
         every[[place for place, text in enumerate(self.texts) if text is not None]] = self.numbers
         finite = np.isfinite(every)[self.places]
@@ -72,11 +88,7 @@ class Sample:
         none = _held_out_loss(np.zeros(len(labels), dtype=np.int64), labels)
         as_number = max(none - _held_out_loss(np.searchsorted(by, values), labels) for by in (even, heavy_first))
         as_category = none - _held_out_loss(np.unique(places, return_inverse=True)[1], labels)
-        alike, least = _counts_are_alike(counts), EVIDENCE * none
-        if alike:
-            return as_category <= LEAD * max(as_number, least)
-        lead = 1.0 if alike is None else LEAD
-        return as_number > max(lead * as_category, least)
+        return as_number, as_category, EVIDENCE * none, _counts_are_alike(counts)
 
 
 def plain_numbers(texts: Sequence[str]) -> list[float] | None:

@@ -127,8 +127,8 @@ def test_rows_of_one_event_are_in_one_fold(tmp_path: Path) -> None:
 def test_what_the_plain_folder_has_is_not_encoded_again(
     log: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three staged files in the plain folder and three in `refit`; the finer numbers of rates, and the ranks of numbers,
-    once more in each."""
+    """Three staged files in the plain folder and three in `refit`; the finer numbers of rates once more in each, and
+    the ranks of numbers beside both."""
     encoded: Counter[str] = Counter()
     for kind in (WordCode, PlaceCode, BucketCode):
 
