@@ -110,7 +110,7 @@ class Dataset:
                 found = f"{part.ids.shape} ids of {part.ids.dtype}, {facts['rows'][name]} rows"
                 raise BundleError(f"part '{name}' is damaged: {found} ({path})")
         fingerprint = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-        return cls(path, schema, layout, parts, fingerprint, names, kept, ranked)
+        return cls(path, schema, layout, parts, fingerprint, names, kept, ranked=ranked)
 
     @property
     def with_ranks(self) -> Dataset:

@@ -27,11 +27,11 @@ FIELDS = (Field("price", "numeric"), Field("code"), Field("shop"))
 
 
 def drawn(rows: int = 4000) -> pa.Table:
-    """Labels that depend on a price in steps of 2, of which 64 buckets show the mean over 5 alone."""
+    """Labels that depend on a price in steps of 2, of which 64 buckets show the mean over 5 alone, and on a code."""
     rng = np.random.default_rng(0)
     price = rng.integers(0, 600, rows) / 2
     code = rng.integers(0, 60, rows)
-    odds = np.where(rng.random(150) < 0.5, 0.95, 0.05)[(price / 2).astype(int)]
+    odds = np.where(rng.random(150) < 0.5, 0.7, 0.0)[(price / 2).astype(int)] + code / 200
     shop = [f"s{number}" for number in rng.integers(0, 5, rows)]
     return pa.table({"click": (rng.random(rows) < odds).astype(int), "price": price, "code": code, "shop": shop})
 
@@ -119,6 +119,17 @@ def test_where_ids_say_as_much_there_are_no_ranks(tmp_path: Path) -> None:
     prepare({"train": lambda: iter([table])}, tmp_path / "data", "click", Schema("click", fields))
     assert Dataset.open(tmp_path / "data").ranked == ()
     assert not list((tmp_path / "data").rglob("ranks.npy"))
+
+
+def test_the_order_of_names_that_are_numbers_means_nothing(tmp_path: Path) -> None:
+    """Users differ, whatever their numbers; hours by their order; and amounts are too rare to have ids."""
+    rng = np.random.default_rng(0)
+    user, hour, amount = rng.integers(0, 300, 6000), rng.integers(0, 100, 6000), rng.integers(0, 10**6, 6000)
+    odds = rng.random(300)[user] * 0.5 + hour / 200
+    columns = {"click": (rng.random(6000) < odds).astype(int), "user": user, "hour": hour, "amount": amount}
+    fields = tuple(Field(name) for name in ("user", "hour", "amount"))
+    prepare({"train": lambda: iter([pa.table(columns)])}, tmp_path / "data", "click", Schema("click", fields))
+    assert Dataset.open(tmp_path / "data").ranked == (1, 2)
 
 
 def test_folders_of_rates_have_the_ranks_of_the_plain_one(tmp_path: Path) -> None:
