@@ -63,6 +63,7 @@ def options(name: str) -> dict[str, Any]:
 
 def build(name: str, layout: Layout, settings: dict[str, Any] | None = None) -> Model | Trees:
     """Builds the model of this name over these fields; `settings` are its options."""
+    layout = layout.without_ranks if name in MODELS else layout
     return named(name)(layout, **arguments(named(name), settings or {}))
 
 

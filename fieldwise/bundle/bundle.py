@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import fieldwise
 from fieldwise.bundle.calibration import Calibration
 from fieldwise.bundle.members import Blend, JoinedEncoder, JoinedSchema, M, Member, blend_weights, parts_of
-from fieldwise.bundle.scoring import Saved, Trained, score
+from fieldwise.bundle.scoring import Saved, Trained, reads_ranks, score
 from fieldwise.config.documents import read_json, read_toml
 from fieldwise.config.errors import BundleError, FieldwiseError
 from fieldwise.config.files import whole_folder
@@ -66,8 +66,14 @@ class Opened(Generic[M]):
         return self.blend if self.members else self.blend.members[0].model
 
     def logits(self, ids: NDArray[np.int32]) -> NDArray[np.floating[Any]]:
-        """Encoded rows (n, C) -> logits (n,)."""
-        return score(self.model, ids)
+        """Encoded rows (n, C) -> logits (n,). A network takes them with and without ranks."""
+        return score(self.model, ids, columns=self.layout.columns)
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of what the model reads of the encoder's ids: only trees read ranks."""
+        whole = self.encoder.layout
+        return whole if reads_ranks(self.model) else whole.without_ranks
 
     def probabilities(self, ids: NDArray[np.int32]) -> NDArray[np.float64]:
         """Encoded rows (n, C) -> calibrated probabilities (n,)."""

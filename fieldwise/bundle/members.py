@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fieldwise.bundle.scoring import Scorer, Trained
+from fieldwise.bundle.scoring import Scorer, Trained, reads_ranks
 from fieldwise.config.documents import number, numbers, parsed
 from fieldwise.config.errors import BundleError
 from fieldwise.data.encode.encoder import Encoder
@@ -115,7 +115,12 @@ class Member(Generic[M]):
 
     def own(self, ids: NDArray[np.int32]) -> NDArray[np.int32]:
         """The blend's ids (n, C) -> the member's."""
-        return np.ascontiguousarray(ids[:, self.columns])
+        return self.read(ids[:, self.columns])
+
+    def read(self, ids: NDArray[np.int32]) -> NDArray[np.int32]:
+        """What its encoder gives (n, C) -> the columns that the model reads: only trees read ranks."""
+        columns = ids.shape[1] if reads_ranks(self.model) else self.encoder.layout.id_columns
+        return np.ascontiguousarray(ids[:, :columns])
 
     def corrected(self, logits: NDArray[Any]) -> NDArray[np.float64]:
         """The model's logits, corrected if it was trained on a share of the negatives."""
@@ -129,6 +134,7 @@ class Blend(Generic[M]):
     """Several models as one: logit = sum over members of weight * logit, plus a shift; at first, their mean."""
 
     file = "blend.json"
+    reads_ranks = True
 
     def __init__(self, members: Sequence[Member[M]]) -> None:
         self.members = members

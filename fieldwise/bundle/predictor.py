@@ -158,7 +158,7 @@ class Predictor:
 
     def prepared_part(self, folder: Path, part: str) -> tuple[Dataset, Part]:
         """A folder prepared with this bundle's encoder, and one of its parts."""
-        dataset = Dataset.open(folder)
+        dataset = Dataset.open(folder).with_ranks
         if part not in dataset.parts:
             raise BundleError(
                 f"the prepared folder has no part '{part}'; it has: {', '.join(dataset.parts)} ({folder})"

@@ -26,6 +26,11 @@ class Scorer(Protocol):
         """ids (n, C) -> logits (n,)."""
 
 
+def reads_ranks(model: Scorer) -> bool:
+    """Whether a model reads the ranks behind the ids, as trees do; a blend hands them to its members."""
+    return bool(getattr(model, "reads_ranks", False))
+
+
 class Saved(Protocol):
     """A model that can be saved."""
 
@@ -62,11 +67,15 @@ def device_of(name: str) -> torch.device:
 
 
 def score(
-    model: Scorer, ids: NDArray[np.int32] | torch.Tensor, rows: int = SCORE_ROWS, precision: str = "float32"
+    model: Scorer,
+    ids: NDArray[np.int32] | torch.Tensor,
+    rows: int = SCORE_ROWS,
+    precision: str = "float32",
+    columns: int | None = None,
 ) -> NDArray[np.floating[Any]]:
     """Logits of all rows: ids (n, C) -> (n,). A network multiplies matrices in that precision, as in training.
 
-    `placed` may have moved the ids.
+    `placed` may have moved the ids. The model reads their first `columns`, or all.
     """
     if not len(ids):
         return np.empty(0, dtype=np.float32)
@@ -74,18 +83,22 @@ def score(
     if on_gpu and (len(ids) > rows or not isinstance(ids, np.ndarray)):
         from fieldwise.bundle.gpu_scores import scores
 
-        return scores(model, ids, precision)  # type: ignore[arg-type]
+        return scores(model, ids[:, :columns], precision)  # type: ignore[arg-type]
     # An array, or an object that returns one for a slice of rows, such as JoinedIds.
     ids = cast("NDArray[np.int32]", ids)
     if len(ids) > rows and not on_gpu:
         # Batches reuse the arrays of the one before: PIN and NIFM, which write much, are up to twice as fast.
         keep_freed_memory()
+
+    def logits(some: NDArray[np.int32]) -> NDArray[np.floating[Any]]:
+        return model.logits(np.ascontiguousarray(some[:, :columns]))
+
     if precision == "float32":
-        return in_batches(model.logits, ids, rows)
+        return in_batches(logits, ids, rows)
     import torch
 
     with torch.autocast("cuda" if on_gpu else "cpu", torch.bfloat16):
-        return in_batches(model.logits, ids, rows)
+        return in_batches(logits, ids, rows)
 
 
 def placed(model: Scorer, ids: NDArray[np.int32]) -> NDArray[np.int32] | torch.Tensor:

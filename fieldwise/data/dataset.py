@@ -7,9 +7,9 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,15 +24,39 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Part:
-    """The rows of one part: ids (n, C), labels (n,) and, where rows are weighted, weights (n,)."""
+    """The rows of one part: ids (n, C), labels (n,) and, where rows are weighted, weights (n,).
+
+    `ranks` (n, R) are the columns that only trees read; `Dataset.with_ranks` puts them behind the ids.
+    """
 
     ids: NDArray[np.int32]
     labels: NDArray[np.uint8]
     weights: NDArray[np.float32] | None = None
+    ranks: NDArray[np.uint16] | None = None
 
     @property
     def rows(self) -> int:
         return len(self.labels)
+
+
+class RankedIds:
+    """Ids (n, C) and the ranks (n, R) behind them, which lie in another file; reads only the requested rows."""
+
+    dtype = np.dtype(np.int32)
+
+    def __init__(self, ids: NDArray[np.int32], ranks: NDArray[np.uint16]) -> None:
+        self.ids, self.ranks, self.shape = ids, ranks, (len(ids), ids.shape[1] + ranks.shape[1])
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, rows: Any) -> NDArray[np.int32]:
+        rows, *columns = rows if isinstance(rows, tuple) else (rows,)
+        found = np.concatenate([self.ids[rows], self.ranks[rows].astype(np.int32)], axis=-1)
+        return found[(..., *columns)] if columns else found
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.asarray(self[:], dtype=dtype)
 
 
 def one_label(part: str, rows: int, label: int) -> str:
@@ -47,7 +71,8 @@ def one_label(part: str, rows: int, label: int) -> str:
 class Dataset:
     """A prepared folder: schema.toml, encoder/, data.json and a folder for each part.
 
-    `names` are those of the layout's fields; `negatives_kept` is the share of its negatives that training has.
+    `names` are those of the layout's fields; `negatives_kept` is the share of its negatives that training has. Parts
+    and layout are those of networks; `with_ranks` has those of trees, of the fields in `ranked`.
     """
 
     path: Path
@@ -57,6 +82,7 @@ class Dataset:
     fingerprint: str
     names: list[str]
     negatives_kept: float = 1.0
+    ranked: tuple[int, ...] = ()
 
     @classmethod
     def open(cls, path: Path) -> Dataset:
@@ -64,6 +90,7 @@ class Dataset:
             text = (path / FACTS).read_text(encoding="utf-8")
             facts = json.loads(text)
             layout = Layout(*(tuple(facts[key]) for key in ("sizes", "widths", "ordered", "first_sizes")))
+            ranked = tuple(facts.get("ranked", ()))
             names, kept = list(facts["names"]), float(facts["negatives_kept"])
             parts = {name: _open_part(path / name) for name in PARTS if name in facts["rows"]}
             # It is what a trained model takes along in the end: too late to find out that it is gone.
@@ -78,20 +105,32 @@ class Dataset:
         for name, part in parts.items():
             weights = part.rows if part.weights is None else len(part.weights)
             whole = part.rows == weights == facts["rows"][name] and part.ids.shape == (part.rows, layout.columns)
-            if not whole or part.ids.dtype != np.int32:
+            ranks = (0, 0) if part.ranks is None else part.ranks.shape
+            if not whole or part.ids.dtype != np.int32 or ranks != ((part.rows, len(ranked)) if ranked else (0, 0)):
                 found = f"{part.ids.shape} ids of {part.ids.dtype}, {facts['rows'][name]} rows"
                 raise BundleError(f"part '{name}' is damaged: {found} ({path})")
         fingerprint = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-        return cls(path, schema, layout, parts, fingerprint, names, kept)
+        return cls(path, schema, layout, parts, fingerprint, names, kept, ranked=ranked)
+
+    @property
+    def with_ranks(self) -> Dataset:
+        """The rows as encoders give them and trees read them: ids, and behind them the ranks of numbers."""
+        if not self.ranked:
+            return self
+        parts = {
+            name: replace(part, ids=cast(NDArray[np.int32], RankedIds(part.ids, part.ranks)), ranks=None)
+            for name, part in self.parts.items()
+            if part.ranks is not None
+        }
+        return replace(self, layout=replace(self.layout, ranked=self.ranked), parts=parts, ranked=())
 
 
 def _open_part(folder: Path) -> Part:
-    weights = folder / "weights.npy"
-    return Part(
-        np.load(folder / "ids.npy", mmap_mode="r", allow_pickle=False),
-        np.load(folder / "labels.npy", mmap_mode="r", allow_pickle=False),
-        np.load(weights, mmap_mode="r", allow_pickle=False) if weights.exists() else None,
-    )
+    def array(name: str) -> NDArray[Any]:
+        return cast(NDArray[Any], np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False))
+
+    weights, ranks = (array(name) if (folder / f"{name}.npy").exists() else None for name in ("weights", "ranks"))
+    return Part(array("ids"), array("labels"), weights, ranks)
 
 
 @dataclass(frozen=True)
@@ -124,6 +163,7 @@ def write_facts(
         "widths": layout.widths,
         "ordered": layout.ordered,
         "first_sizes": layout.first_sizes,
+        "ranked": layout.ranked,
         "negatives_kept": negatives_kept,
         "rows": tally.rows,
         "positives": tally.positives,

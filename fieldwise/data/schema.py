@@ -7,7 +7,7 @@ import itertools
 import tomllib
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,41 +33,57 @@ class Layout:
 
     `ordered` are the fields whose ids, from 2 on, rise with their values: numbers in buckets, or between anchors where
     they have several columns. `first_sizes` are the sizes before vocabularies grew, where they did: what follows the
-    sizes, as adaptive vectors do, must stay.
+    sizes, as adaptive vectors do, must stay. `ranked` are the fields whose numbers trees read as finer ranks, in a
+    column each behind all others; networks have the layout without them.
 
     >>> layout = Layout((3, 5, 4), (1, 2, 1))
     >>> layout.rows, layout.columns, layout.column_fields, layout.column_offsets
     (12, 4, [0, 1, 1, 2], [0, 3, 3, 8])
+    >>> replace(layout, ranked=(0,)).column_fields, replace(layout, ranked=(0,)).columns_of([0])
+    ([0, 1, 1, 2, 0], [0, 4])
     """
 
     sizes: tuple[int, ...]
     widths: tuple[int, ...]
     ordered: tuple[int, ...] = ()
     first_sizes: tuple[int, ...] = ()
+    ranked: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, sizes: Sequence[int]) -> Layout:
         """A layout without set fields."""
         return cls(tuple(sizes), (1,) * len(sizes))
 
+    @property
+    def without_ranks(self) -> Layout:
+        """What networks read."""
+        return replace(self, ranked=()) if self.ranked else self
+
+    @property
+    def id_columns(self) -> int:
+        """How many columns a row has before the ranks."""
+        return sum(self.widths)
+
     def followed_by(self, sizes: Sequence[int], ordered: bool, width: int = 1) -> Layout:
         """The layout with further fields at the end, all of one width."""
         new = range(self.fields, self.fields + len(sizes))
         more = (self.sizes + tuple(sizes), self.widths + (width,) * len(sizes))
         first = self.first_sizes + tuple(sizes) if self.first_sizes else ()
-        return Layout(*more, self.ordered + (tuple(new) if ordered else ()), first)
+        return Layout(*more, self.ordered + (tuple(new) if ordered else ()), first, self.ranked)
 
     def only(self, fields: Sequence[int]) -> Layout:
         """The layout of some of the fields."""
-        known = set(self.ordered)
-        ordered = tuple(place for place, f in enumerate(fields) if f in known)
+        kinds = frozenset(self.ordered), frozenset(self.ranked)
+        ordered, ranked = (tuple(place for place, f in enumerate(fields) if f in known) for known in kinds)
         sizes, widths = (tuple(of[f] for f in fields) for of in (self.sizes, self.widths))
-        return Layout(sizes, widths, ordered, tuple(self.first_sizes[f] for f in fields if self.first_sizes))
+        return Layout(sizes, widths, ordered, tuple(self.first_sizes[f] for f in fields if self.first_sizes), ranked)
 
     def columns_of(self, fields: Sequence[int]) -> list[int]:
-        """The id columns of some of the fields."""
+        """The columns of some of the fields."""
         starts = [0, *itertools.accumulate(self.widths)]
-        return [column for field in fields for column in range(starts[field], starts[field + 1])]
+        ranks = {field: starts[-1] + place for place, field in enumerate(self.ranked)}
+        own = [column for field in fields for column in range(starts[field], starts[field + 1])]
+        return own + [ranks[field] for field in fields if field in ranks]
 
     @property
     def fields(self) -> int:
@@ -79,11 +95,11 @@ class Layout:
 
     @property
     def columns(self) -> int:
-        return sum(self.widths)
+        return self.id_columns + len(self.ranked)
 
     @property
     def has_sets(self) -> bool:
-        return self.columns > self.fields
+        return self.id_columns > self.fields
 
     @property
     def offsets(self) -> list[int]:
@@ -91,7 +107,7 @@ class Layout:
 
     @property
     def column_fields(self) -> list[int]:
-        return [field for field, width in enumerate(self.widths) for _ in range(width)]
+        return [*(field for field, width in enumerate(self.widths) for _ in range(width)), *self.ranked]
 
     @property
     def column_offsets(self) -> list[int]:

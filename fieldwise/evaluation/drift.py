@@ -198,8 +198,9 @@ def _hidden(encoder: Encoder, name: str, ids: NDArray[np.int32]) -> NDArray[np.i
         found[:, columns[1:]] = value if value == FIRST else PAD
         found[:, columns[0]] = value
     if encoder.leaves is not None:
-        plain = found[:, : found.shape[1] - len(encoder.leaves.names)]
-        found = np.hstack([plain, encoder.leaves.transform(np.ascontiguousarray(plain))])
+        last = encoder.layout.id_columns
+        plain = found[:, : last - len(encoder.leaves.names)]
+        found = np.hstack([plain, encoder.leaves.transform(np.ascontiguousarray(plain)), found[:, last:]])
     return np.ascontiguousarray(found)
 
 

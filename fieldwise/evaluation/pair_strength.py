@@ -44,7 +44,9 @@ class Swaps:
         chosen = fields if among is None else np.asarray(among)
         # belongs[f, c]: column c belongs to field f; a set field has several.
         self.belongs = owners == chosen[:, None]
-        self.differs = np.logical_or.reduceat(x != partner, np.searchsorted(owners, fields), axis=1)[:, chosen]
+        order = np.argsort(owners, kind="stable")
+        differs = (x != partner)[:, order]
+        self.differs = np.logical_or.reduceat(differs, np.searchsorted(owners[order], fields), axis=1)[:, chosen]
         self.plain = np.asarray(plain, dtype=np.float64)
         self.single = np.tile(self.plain[:, None], len(chosen))
         row, field = np.nonzero(self.differs)

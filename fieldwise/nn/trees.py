@@ -83,6 +83,7 @@ class Trees:
     """Boosted trees over a layout; they can score after `boost` or `load`."""
 
     file = "trees.ubj"
+    reads_ranks = True
 
     def __init__(
         self, layout: Layout, settings: dict[str, Any], rounds: int, patience: int, categories: int, members: int

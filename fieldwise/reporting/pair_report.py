@@ -63,7 +63,7 @@ def explain(predictor: Predictor, rows: Path | None = None, strength_rows: int =
     A model that is a sum of weights, LR, has these instead of pairs.
     """
     encoder, model = predictor.bundle.own_encoder, predictor.model
-    layout, names = encoder.layout, encoder.names
+    layout, names = predictor.bundle.layout, encoder.names
     if isinstance(model, Model) and model.linear is not None and not len(model.branches):
         return _of_weights(predictor, rows_of(predictor, rows))
     if layout.fields < 2:
@@ -120,6 +120,7 @@ def _of_weights(predictor: Predictor, rows: Rows | None) -> dict[str, Any]:
 def rows_of(predictor: Predictor, rows: Path | None) -> Rows | None:
     """The rows of a file or a prepared folder; without either, those the run was trained on, if they still exist."""
     opened = predictor.bundle
+    columns = opened.layout.columns
     if rows is None:
         data = Path(str(opened.metrics.get("data", "")))
         if not (data / "data.json").exists() or not opened.encoded(data):
@@ -128,10 +129,11 @@ def rows_of(predictor: Predictor, rows: Path | None) -> Rows | None:
     if rows.is_dir():
         if not opened.encoded(rows):
             raise BundleError(f"the folder was prepared with another encoder; give the raw file instead ({rows})")
-        parts = Dataset.open(rows).parts
+        parts = Dataset.open(rows).with_ranks.parts
         part = parts.get("test", parts["valid"])
-        return Rows(np.array(part.ids[:MOST_ROWS]), np.array(part.labels[:MOST_ROWS]))
-    return _raw_rows(predictor, rows)
+        return Rows(np.array(part.ids[:MOST_ROWS][:, :columns]), np.array(part.labels[:MOST_ROWS]))
+    found = _raw_rows(predictor, rows)
+    return Rows(np.ascontiguousarray(found.ids[:, :columns]), found.labels)
 
 
 def _raw_rows(predictor: Predictor, file: Path) -> Rows:
@@ -175,7 +177,7 @@ def ranking(maps: dict[str, pair_maps.Matrix], names: Sequence[str], by: str) ->
 
 def costs(predictor: Predictor, rows: Rows, ranked: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str, Any]:
     """The AUC, the cost of each field and, for a network of pairs, of its weakest and its strongest pairs."""
-    model, layout = predictor.model, predictor.bundle.own_encoder.layout
+    model, layout = predictor.model, predictor.bundle.layout
     assert rows.labels is not None
     labels = rows.labels
 

@@ -154,7 +154,7 @@ class Engine:
                     shared, own = coder.ids(alone, 1, others), coder.ids(column, count, rows)
                 else:
                     own = coder.ids(column, count) if rows else coder.ids(alone, 1)
-            logits = split(shared, own) if split else member.model.logits(own)
+            logits = split(shared, own) if split else member.model.logits(member.read(own))
             each.append(member.corrected(logits if rows else np.repeat(logits, count)))
         return self.bundle.blend.weighted(each)
 

@@ -40,6 +40,7 @@ class RowCoder:
     def __init__(self, encoder: Encoder) -> None:
         self.encoder, self.layout, self.names = encoder, encoder.layout, encoder.names
         self.coders = [code.coder() for code in encoder.codes]
+        self.rank_coders = [(code.field.name, code.ranks.coder()) for code in encoder.codes if code.ranks]
         self.raw = RawColumns(encoder.schema)
         self.live_history = LiveHistory(encoder, encoder.history) if encoder.history is not None else None
         self.plain = len(self.coders)
@@ -60,14 +61,20 @@ class RowCoder:
         return [field for field, own in enumerate(self.sources) if own & given]
 
     def ids(self, column: Column, rows: int, fields: Sequence[int] | None = None) -> NDArray[np.int32]:
-        """The ids (n, C') of some fields, given in rising order."""
-        wanted, column = range(len(self.names)) if fields is None else fields, self.raw.over(column)
+        """The ids (n, C') of some fields, given in rising order; or of all of them, and the ranks behind them."""
+        column = self.raw.over(column)
+        if fields is not None:
+            return self._ids(column, rows, fields)
+        ranks = [np.array(coder(column(name)), dtype=np.int32).T for name, coder in self.rank_coders]
+        return np.ascontiguousarray(np.hstack([self._ids(column, rows, range(len(self.names))), *ranks]))
+
+    def _ids(self, column: Column, rows: int, wanted: Sequence[int]) -> NDArray[np.int32]:
         if wanted[-1] < self.before_leaves:
             return self._before_leaves(column, rows, wanted)
         assert self.encoder.leaves is not None
         before = self._before_leaves(column, rows, range(self.before_leaves))
         all_ids = np.hstack([before, self.encoder.leaves.transform(before)])
-        return np.ascontiguousarray(all_ids[:, self.layout.columns_of(wanted)])
+        return np.ascontiguousarray(all_ids[:, self.layout.without_ranks.columns_of(wanted)])
 
     def _before_leaves(self, column: Column, rows: int, wanted: Sequence[int]) -> NDArray[np.int32]:
         columns: list[list[int]] = []

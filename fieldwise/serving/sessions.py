@@ -130,7 +130,7 @@ class NetworkScorer:
 class TreeScorer:
     """Trees, scored by XGBoost on full rows."""
 
-    exact, tables = False, ""
+    exact, tables, reads_ranks = False, "", True
     whole = "trees look at all fields of a row at once"
 
     def __init__(self, trees: Trees) -> None:

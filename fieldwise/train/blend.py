@@ -124,7 +124,7 @@ def _rows_of(member: Bundle, data: Sequence[Path]) -> Dataset:
     folders = list(data) or [Path(str(member.metrics.get("data", "")))]
     for folder in folders:
         if (folder / "data.json").is_file() and member.encoded(folder):
-            return Dataset.open(folder)
+            return Dataset.open(folder).with_ranks
     named = ", ".join(map(str, folders))
     raise BundleError(
         f"none of the folders {named} is prepared with the encoder of {member.path}; name its own with --data"

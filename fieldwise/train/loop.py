@@ -93,6 +93,7 @@ def start(config: Config, dataset: Dataset, out: Path, resume: bool = False) -> 
         refuse(config)
         cut = cut_model(lambda: _network(config, dataset), config.train, device_of(config.device))
         return Network(config, dataset, out, resume, cut.model, cut=cut)
+    dataset = dataset if config.model in MODELS else dataset.with_ranks
     model = bundle.build_model(config, dataset.layout)
     if isinstance(model, Trees):
         if distributed.count() > 1:
@@ -367,7 +368,7 @@ def _go_on(model: Model, optimizer: RowOptimizer, config: Config, dataset: Datas
     encoder = Encoder.load(dataset.path / "encoder", dataset.schema)
     check_same_ids(encoder, origin)
     assert isinstance(origin.model, Model)
-    rows = take_weights(model, encoder.layout, origin.model)
+    rows = take_weights(model, encoder.layout.without_ranks, origin.model)
     _shift_bias(model, origin.calibration.offset - math.log(dataset.negatives_kept))
     before = optimizer_of(origin.config, origin.model.parameters())
     if not optimizer.understands(before):

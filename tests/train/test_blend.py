@@ -142,7 +142,7 @@ def rows_of(log):
 def raw_logits(run, rows):
     """The logits of one member on raw rows, by its own encoder and model."""
     own = bundle.load(run)
-    return score(own.model, own.encoder.transform(rows)).astype(np.float64) + own.calibration.offset
+    return own.logits(own.encoder.transform(rows)).astype(np.float64) + own.calibration.offset
 
 
 def test_a_raw_row_gets_the_combination_of_its_members(runs, blended):
@@ -184,8 +184,8 @@ def test_held_out_metrics_are_those_of_the_combination(runs, blended):
     """On prepared rows, whose history is that of their place in the log."""
     opened = bundle.load(blended)
     for part in ("valid", "test"):
-        ids = [Dataset.open(data).parts[part].ids for data in (runs.data, runs.past, runs.data)]
-        each = [score(bundle.load(r).model, i) for r, i in zip((runs.fm, runs.lr, runs.trees), ids, strict=True)]
+        ids = [Dataset.open(data).with_ranks.parts[part].ids for data in (runs.data, runs.past, runs.data)]
+        each = [bundle.load(r).logits(i) for r, i in zip((runs.fm, runs.lr, runs.trees), ids, strict=True)]
         logits = opened.model.weights @ np.array(each, dtype=np.float64) + opened.model.shift
         labels = Dataset.open(runs.data).parts[part].labels
         expected = metrics.log_loss(labels, opened.calibration.probabilities(logits))

@@ -39,6 +39,18 @@ class Before:
         places = zip(codes, id_columns(codes), strict=True)
         return {code.field.name: place for code, place in places if own.get(code.field.name) is code}
 
+    def ids(self, part: str, rows: slice, places: Mapping[str, slice]) -> dict[str, NDArray[np.int32]]:
+        """What rows of a part have in some fields: their ids, and behind them the rank of those that have one."""
+        ranked = [code.field.name for code in self.encoder.codes if code.ranks]
+        # Mapped for these rows alone, so that no more than they stay in memory.
+        ids = np.load(self.folder / part / "ids.npy", mmap_mode="r", allow_pickle=False)[rows]
+        found = {name: ids[:, place] for name, place in places.items()}
+        if not ranked:
+            return found
+        ranks = np.load(self.folder / part / "ranks.npy", mmap_mode="r", allow_pickle=False)[rows].astype(np.int32)
+        behind = {name: ranks[:, [place]] for place, name in enumerate(ranked) if name in found}
+        return found | {name: np.hstack([found[name], rank]) for name, rank in behind.items()}
+
 
 class Coder:
     """Encodes staged files, each with the history fields of its rows."""
@@ -69,28 +81,32 @@ class Coder:
 
     def _ids_before(self, part: str, rows: slice) -> dict[str, NDArray[np.int32]]:
         """What rows of a part have in the fields that were encoded before."""
-        if self.before is None:
-            return {}
-        # Mapped for these rows alone, so that no more than they stay in memory.
-        ids = np.load(self.before.folder / part / "ids.npy", mmap_mode="r", allow_pickle=False)[rows]
-        return {name: ids[:, place] for name, place in self.known.items()}
+        return self.before.ids(part, rows, self.known) if self.before else {}
 
     def _arrays(
         self, rows: pa.Table, past: NDArray[np.int32] | None, known: Mapping[str, NDArray[np.int32]], every: int
     ) -> Arrays:
         rows = rows if every == 1 else rows.take(pa.array(np.arange(0, len(rows), every)))
-        found: Arrays = {"ids": self.encoder.transform(rows, past, known), "labels": rows[LABEL].to_numpy()}
+        found = split_ranks(self.encoder, self.encoder.transform(rows, past, known))
+        found |= {"labels": rows[LABEL].to_numpy()}
         return found | ({"weights": rows[WEIGHT].to_numpy()} if self.encoder.schema.weight else {})
+
+
+def split_ranks(encoder: Encoder, ids: NDArray[np.int32]) -> Arrays:
+    """What an encoder gives, as it lies on disk: ids for all models, and ranks for trees."""
+    columns = encoder.layout.id_columns
+    found: Arrays = {"ids": ids[:, :columns]}
+    return found | ({"ranks": ids[:, columns:]} if encoder.layout.ranked else {})
 
 
 def fit_leaves(coder: Coder, rows: int) -> Leaves:
     """Trees over the encoded training rows, or over evenly spaced ones where there are very many."""
     every = -(-rows // MOST_ROWS)
     found = list(coder.encode("train", every=every))
-    ids, labels, *weights = (np.concatenate([arrays[name] for arrays in found]) for name in found[0])
+    ids, labels, *weights = (np.concatenate([arrays[name] for arrays in found]) for name in found[0] if name != "ranks")
     schema = coder.encoder.schema
     weighted = weights[0] if weights else None
-    return Leaves.fit(coder.encoder.layout, ids, labels, weighted, schema.gbdt_leaves, schema.gbdt_depth)
+    return Leaves.fit(coder.encoder.layout.without_ranks, ids, labels, weighted, schema.gbdt_leaves, schema.gbdt_depth)
 
 
 def write_parts(
@@ -143,9 +159,11 @@ def first_digest(encoder: Encoder) -> hashlib.blake2b:
 def open_files(stack: ExitStack, encoder: Encoder, folder: Path, rows: int, keep: int = 0) -> dict[str, ArrayFile]:
     """The array files of a part, to append to behind the first `keep` rows."""
     files: dict[str, tuple[type, tuple[int, ...]]] = {
-        "ids": (np.int32, (rows, encoder.layout.columns)),
+        "ids": (np.int32, (rows, encoder.layout.id_columns)),
         "labels": (np.uint8, (rows,)),
     }
+    if encoder.layout.ranked:
+        files["ranks"] = (np.uint16, (rows, len(encoder.layout.ranked)))
     if encoder.schema.weight:
         files["weights"] = (np.float32, (rows,))
     return {

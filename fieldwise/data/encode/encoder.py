@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from fieldwise.data.encode.cell_codes import CellCodes
 from fieldwise.data.encode.leaves import Leaves
 from fieldwise.data.history.history import History
 from fieldwise.data.kinds.kind import BY_BUCKET, FIRST, Code, Field
+from fieldwise.data.kinds.ranks import rank_code
 from fieldwise.data.read.cells import Cells
 from fieldwise.data.schema import Layout, Schema
 
@@ -40,13 +42,14 @@ class Encoder:
         self, schema: Schema, codes: Sequence[Code], history: History | None = None, leaves: Leaves | None = None
     ) -> None:
         self.schema, self.codes, self.history, self.leaves = schema, codes, history, leaves
-        self._quick: CellCodes | None = None
+        self._quick: dict[bool, CellCodes] = {}
 
     @property
     def layout(self) -> Layout:
         """The shape of what `transform` returns."""
         before = self._before_leaves
-        return before if self.leaves is None else before.followed_by(self.leaves.sizes, ordered=False)
+        whole = before if self.leaves is None else before.followed_by(self.leaves.sizes, ordered=False)
+        return replace(whole, ranked=tuple(place for place, code in enumerate(self.codes) if code.ranks))
 
     @property
     def _before_leaves(self) -> Layout:
@@ -72,7 +75,8 @@ class Encoder:
         """Raw columns -> ids (n, C), by the codes of the fields. The server has RowCoder for the same ids of few rows.
 
         `past` are the history fields of rows that have a place in it; others come after all of it. `known` are
-        ids (n, width) of fields that these rows were given before, by the same codes; their columns are not needed.
+        ids (n, width) of fields that these rows were given before, by the same codes, and with its rank behind them
+        where a field has one; their columns are not needed.
         """
         there = frozenset(table.column_names)
         for field in self.schema.fields:
@@ -87,25 +91,37 @@ class Encoder:
         ids = np.hstack(columns)
         if self.leaves is not None:
             ids = np.hstack([ids, self.leaves.transform(ids)])
-        return np.ascontiguousarray(ids)
+        return np.ascontiguousarray(np.hstack([ids, *self._ranks(table, known or {})]))
 
     def _by_columns(
         self, table: pa.Table, there: Collection[str], known: Mapping[str, NDArray[np.int32]]
     ) -> list[NDArray[np.int32]]:
         def ids(code: Code) -> NDArray[np.int32]:
             if code.field.name in known:
-                return known[code.field.name]
+                return known[code.field.name][:, : code.width]
             if code.field.column not in there:
                 return code.missing(len(table))
             return code.column_ids(table[code.field.column]).reshape(len(table), code.width)
 
         return [ids(code) for code in self.codes]
 
-    def _cell_codes(self) -> CellCodes:
+    def _ranks(self, table: pa.Table | Cells, known: Mapping[str, NDArray[np.int32]]) -> list[NDArray[np.int32]]:
+        """The columns that trees read numbers by, (n, 1) each or all in one."""
+        named = [(code.field.name, code.ranks) for code in self.codes if code.ranks]
+        if isinstance(table, Cells):
+            return [self._cell_codes(ranks=True).ids(table)] if named else []
+        return [
+            known[name][:, -1:] if name in known else ranks.column_ids(table[name]).reshape(len(table), 1)
+            for name, ranks in named
+        ]
+
+    def _cell_codes(self, ranks: bool = False) -> CellCodes:
         with MAKING:
-            if self._quick is None:
-                self._quick = CellCodes(self.codes)
-        return self._quick
+            if ranks not in self._quick:
+                self._quick[ranks] = CellCodes(
+                    [code.ranks for code in self.codes if code.ranks] if ranks else self.codes
+                )
+        return self._quick[ranks]
 
     @property
     def trees(self) -> str:
@@ -143,7 +159,10 @@ class Encoder:
         numbers = np.repeat(np.arange(len(texts), dtype=np.int32), [len(own) for own in texts])
         words = pa.array([text for own in texts for text in own], pa.large_string())
         parquet.write_table(pa.table({"field": pa.array(numbers), "text": words}), folder / "vocabulary.parquet")
-        state = [{**NO_BOUNDS, **code.state, "width": code.width, "first_size": code.first_size} for code in self.codes]
+        state = [
+            {**NO_BOUNDS, **code.state, "width": code.width, "first_size": code.first_size, "ranks": _rank_bounds(code)}
+            for code in self.codes
+        ]
         (folder / "encoder.json").write_text(json.dumps({"fields": state}, indent=1), encoding="utf-8")
         for part in (self.history, self.leaves):
             if part is not None:
@@ -159,8 +178,12 @@ class Encoder:
             raise BundleError(f"the encoder is damaged: {str(error).splitlines()[0][:300]} ({folder})") from None
         encoder = cls(schema, codes, History.load(folder, schema.history) if schema.history.keys else None)
         if schema.gbdt_leaves:
-            encoder.leaves = Leaves.load(folder, encoder.layout)
+            encoder.leaves = Leaves.load(folder, encoder.layout.without_ranks)
         return encoder
+
+
+def _rank_bounds(code: Code) -> list[float]:
+    return code.ranks.state["thresholds"] if code.ranks else []
 
 
 def _read_words(path: Path, fields: int) -> list[list[str]]:
@@ -180,7 +203,7 @@ def _read_words(path: Path, fields: int) -> list[list[str]]:
 def _code(field: Field, state: dict[str, Any], texts: list[str]) -> Code:
     """A field's code from what was saved, which must give ids below its size: models look them up unasked."""
     what = f"field '{field.name[:100]}'"
-    for key in NO_BOUNDS:
+    for key in (*NO_BOUNDS, "alone", "ranks"):
         bounds = np.array(state.get(key, ()), dtype=np.float64)
         if bounds.ndim != 1 or np.isnan(bounds).any() or (bounds[1:] < bounds[:-1]).any():
             raise ValueError(f"{what} has thresholds or anchors that do not rise")
@@ -192,4 +215,5 @@ def _code(field: Field, state: dict[str, Any], texts: list[str]) -> Code:
         raise ValueError(f"{what} must have a width of {code.width}, found {str(width)[:40]}")
     if not (first_size == 0 or FIRST <= first_size <= code.size):
         raise ValueError(f"{what} must have had a size of {code.size} at most, found {str(first_size)[:40]}")
+    code.ranks = rank_code(field, np.array(state.get("ranks", ()), dtype=np.float64))
     return code

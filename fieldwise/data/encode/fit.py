@@ -18,6 +18,7 @@ from fieldwise.data.encode.staged import LABEL, Progress, staged_files, staged_r
 from fieldwise.data.kinds.buckets import Histogram
 from fieldwise.data.kinds.counted import Query, summed
 from fieldwise.data.kinds.kind import Code
+from fieldwise.data.kinds.ranks import fitted
 from fieldwise.data.read.formats import is_list, quoted, text_of
 from fieldwise.data.schema import Schema
 
@@ -53,7 +54,7 @@ def fit_encoder(schema: Schema, staged: Path, progress: Progress, known: Encoder
             group = _Group(base, source, label, list(queries.values()))
             for k, number in enumerate(queries):
                 column = _Column(group, k)
-                codes[number] = known.codes[number].grown(column) if known else schema.fields[number].fit(column)
+                codes[number] = known.codes[number].grown(column) if known else fitted(schema.fields[number], column)
             progress("fitting", len(codes))
     return Encoder(schema, [codes[number] for number in range(len(schema.fields))])
 

@@ -13,7 +13,7 @@ from fieldwise.data.encode.plan import Plan
 
 # What is left behind is only for those who would leave the same: raised with the layout of staged or encoded
 # files, and with the draw of the parts.
-FORMAT = 2
+FORMAT = 3
 
 
 def stamp_of(plan: Plan) -> str:

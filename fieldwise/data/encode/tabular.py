@@ -1,9 +1,10 @@
 """Encoded rows as trees read them: ids (n, C) -> numbers (n, H) and their kinds.
 
-- a number is its bucket, an ordered number, or its place between anchors, the mean of its ids; the missing id is NaN,
-  for which each split learns a side;
+- a number is its rank where the encoder gives one (kinds/ranks.py), else its bucket or its place between anchors, the
+  mean of its ids; a missing one is NaN, for which each split learns a side;
 - a category of a field with at most `categories` ids is one of XGBoost's own categories: a split sends a set of them
-  left; in a larger field it is its id, which is its rank by frequency;
+  left; in a larger field it is its id, which is its rank by frequency; where its words are numbers, it also is the
+  rank of its number, in a column of its own;
 - a set is the count of its members, and a 0/1 column for each of its first `members` ids: missing, other, and then
   the most frequent ones (of a hashed field, just some).
 """
@@ -20,6 +21,8 @@ from numpy.typing import NDArray
 from fieldwise.config.errors import ConfigError
 from fieldwise.data.schema import MISSING, OTHER, PAD, Layout
 
+ROWS = 1 << 16
+
 
 @dataclass(frozen=True)
 class Features:
@@ -30,19 +33,33 @@ class Features:
     members: int = 32
 
     def __call__(self, ids: NDArray[np.int32]) -> NDArray[np.float32]:
-        ids, ordered = self._known(ids), frozenset(self.layout.ordered)
         found = np.empty((len(ids), len(self.kinds)), dtype=np.float32)
+        # Ids may be files; they are read and converted some rows at a time.
+        for start in range(0, len(ids), ROWS):
+            part = slice(start, start + ROWS)
+            self._fill(self._known(np.asarray(ids[part])), found[part])
+        return found
+
+    def _fill(self, ids: NDArray[np.int32], found: NDArray[np.float32]) -> None:
+        ordered = frozenset(self.layout.ordered)
+        ranks = {field: self.layout.id_columns + place for place, field in enumerate(self.layout.ranked)}
         place = first = 0
         for field, width in enumerate(self.layout.widths):
             own = ids[:, first : first + width]
             first += width
-            for column in self._columns(field, own, field in ordered):
+            rank = ids[:, ranks[field]] if field in ranks else None
+            for column in self._columns(field, own, field in ordered, rank):
                 found[:, place] = column
                 place += 1
-        return found
 
-    def _columns(self, field: int, own: NDArray[np.int32], ordered: bool) -> Iterator[NDArray[Any]]:
-        """A field's ids (n, width) -> its features, (n,) each."""
+    def _columns(
+        self, field: int, own: NDArray[np.int32], ordered: bool, rank: NDArray[np.int32] | None
+    ) -> Iterator[NDArray[Any]]:
+        """A field's ids (n, width) and its ranks (n,), if it has any -> its features, (n,) each."""
+        if rank is not None:
+            yield np.where(rank <= MISSING, np.nan, rank)
+        if ordered and rank is not None:
+            return
         if ordered:
             used = own != PAD
             yield np.where(own[:, 0] == MISSING, np.nan, own.sum(axis=1, where=used) / used.sum(axis=1))
@@ -55,8 +72,9 @@ class Features:
         """Ids that came to grown fields after the trees are `other` to them."""
         if not self.layout.first_sizes:
             return ids
-        first = np.array([self.layout.first_sizes[field] for field in self.layout.column_fields])
-        return np.where(ids >= first, OTHER, ids)
+        columns = self.layout.id_columns
+        first = np.array([self.layout.first_sizes[field] for field in self.layout.without_ranks.column_fields])
+        return np.hstack([np.where(ids[:, :columns] >= first, OTHER, ids[:, :columns]), ids[:, columns:]])
 
     @property
     def kinds(self) -> list[str]:
@@ -72,8 +90,12 @@ class Features:
     def _described(self) -> list[tuple[str, int]]:
         """The type of each feature, and how many ids its field has."""
         found: list[tuple[str, int]] = []
-        ordered = frozenset(self.layout.ordered)
+        ordered, ranked = frozenset(self.layout.ordered), frozenset(self.layout.ranked)
         for field, size in enumerate(self.layout.first_sizes or self.layout.sizes):
+            if field in ranked:
+                found.append(("q", size))
+            if field in ranked and field in ordered:
+                continue
             if field not in ordered and self.layout.widths[field] > 1:
                 found += [("q", size)] + [("i", size)] * self._members(field)
             else:

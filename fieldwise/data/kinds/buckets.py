@@ -33,6 +33,10 @@ class Histogram:
     counts: Whole
     positives: Whole
 
+    def only(self, chosen: NDArray[np.bool_]) -> Histogram:
+        """Some of the values."""
+        return Histogram(self.values[chosen], self.counts[chosen], self.positives[chosen])
+
 
 def fit_thresholds(field: NumberField, seen: Histogram) -> Floats:
     """Bounds between buckets. There is none at the largest value: no training row lies above."""
@@ -44,12 +48,7 @@ def fit_thresholds(field: NumberField, seen: Histogram) -> Floats:
     if field.buckets == "tree":
         return tree_thresholds(seen, field.max_buckets, field.bucket_count)
     if field.buckets == "quantile":
-        if len(values) <= field.max_buckets:
-            return values[:-1].copy()
-        passed = np.cumsum(counts)
-        wanted = np.arange(1, field.max_buckets) * (passed[-1] / field.max_buckets)
-        chosen = np.unique(np.searchsorted(passed, wanted))
-        return np.asarray(values[chosen[chosen < len(values) - 1]])
+        return quantile_thresholds(seen, field.max_buckets)
     bounds, running = [], 0
     for value, n in zip(values[:-1].tolist(), counts[:-1].tolist(), strict=True):
         running += n
@@ -57,6 +56,52 @@ def fit_thresholds(field: NumberField, seen: Histogram) -> Floats:
             bounds.append(value)
             running = 0
     return np.array(bounds, dtype=np.float64)
+
+
+def quantile_thresholds(seen: Histogram, buckets: int) -> Floats:
+    """Bounds of a bucket for each value, or of buckets of equal frequency beside those of heavy values."""
+    if len(seen.values) <= buckets:
+        return seen.values[:-1].copy()
+    return np.asarray(seen.values[_bucket_ends(seen.counts, buckets)[:-1]])
+
+
+def heavy_values(counts: Whole, buckets: int) -> NDArray[np.bool_]:
+    """Which values (V,) have as many rows as a bucket of the other values would: they get a bucket of their own.
+
+    >>> heavy_values(np.array([2, 9000, 3, 40, 1, 4, 2, 3, 1]), 4).nonzero()[0].tolist()
+    [1, 3]
+    """
+    heavy, found = np.zeros(len(counts), dtype=bool), 0
+    while found < buckets:
+        heavy |= counts * (buckets - found) >= max(1, counts[~heavy].sum())
+        if heavy.sum() == found:
+            break
+        found = int(heavy.sum())
+    return heavy
+
+
+def _bucket_ends(counts: Whole, buckets: int) -> Whole:
+    """The places of the last values of at most `buckets` buckets: heavy values first, the rest in equal shares.
+
+    Were shares taken of all rows, a value that most rows have would use up most of the buckets. A few rows before a
+    heavy value, less than half a share, join it.
+    """
+    heavy = heavy_values(counts, buckets)
+    light = np.where(heavy, 0, counts)
+    before, at = np.concatenate([[0], np.cumsum(light)]), np.append(np.flatnonzero(heavy), len(counts))
+    ends: list[int] = []
+    first, left = 0, buckets - int(heavy.sum())
+    while first < len(counts) and len(ends) < buckets - 1:
+        next_heavy = int(at[np.searchsorted(at, first)])
+        share = (before[-1] - before[first]) / max(1, left)
+        end = max(first, int(np.searchsorted(before[1:], before[first] + share)))
+        if end >= next_heavy:
+            alone = next_heavy > first and before[next_heavy] - before[first] >= share / 2
+            end = next_heavy - 1 if alone else min(next_heavy, len(counts) - 1)
+        left -= not heavy[end]
+        ends.append(end)
+        first = end + 1
+    return np.array([end for end in ends if end < len(counts) - 1] + [len(counts) - 1])
 
 
 def tree_thresholds(seen: Histogram, leaves: int, least: int) -> Floats:
@@ -100,13 +145,20 @@ def _loss(count: Floats, positives: Floats) -> Floats:
     return total
 
 
-def fit_anchors(thresholds: Floats, seen: Histogram) -> Floats:
-    """For each bucket that training rows fall into, the median of their values; they rise with the buckets."""
+def fit_anchors(thresholds: Floats, seen: Histogram, alone: Floats | None = None) -> Floats:
+    """For each bucket that training rows fall into, the median of their values; they rise with the buckets.
+
+    Buckets of values that stand alone are left out: the few rows beside such a value are too few for a vector.
+    """
     if not len(seen.values):
         return np.zeros(1)
     ends = np.searchsorted(seen.values, thresholds, side="right")
     starts, ends = np.append(0, ends), np.append(ends, len(seen.values))
-    starts, ends = starts[starts < ends], ends[starts < ends]
+    used = starts < ends
+    if alone is not None and len(alone):
+        others = used & ~np.isin(np.arange(len(used)), np.searchsorted(thresholds, alone))
+        used = others if others.any() else used
+    starts, ends = starts[used], ends[used]
     passed = np.concatenate([[0], np.cumsum(seen.counts)])
     middle = (passed[starts] + passed[ends]) / 2
     return np.asarray(seen.values[np.searchsorted(passed[1:], middle)])

@@ -137,7 +137,9 @@ class WordCode(Words):
         if not new:
             return self
         vocabulary = numbered(self.field, [*self.vocabulary, *new])
-        return replace(self, vocabulary=vocabulary, first_size=self.first_size or self.size)
+        grown = replace(self, vocabulary=vocabulary, first_size=self.first_size or self.size)
+        grown.ranks = self.ranks
+        return grown
 
     @property
     def loop(self) -> type[CellLoop] | None:

@@ -183,6 +183,8 @@ class Code(ABC):
     first_size: int = 0
     # What stands between several values in one cell.
     separator: str = ""
+    # The finer code of the same values by which trees read a number; None where the ids say as much.
+    ranks: Code | None = None
 
     @property
     @abstractmethod

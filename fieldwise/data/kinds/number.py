@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from abc import abstractmethod
@@ -15,7 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fieldwise.config.errors import ConfigError, OddCell, unknown
-from fieldwise.data.kinds.buckets import Floats, fine_ids, fit_anchors, fit_thresholds, spread
+from fieldwise.data.kinds.buckets import (
+    Floats,
+    Histogram,
+    fine_ids,
+    fit_anchors,
+    fit_thresholds,
+    heavy_values,
+    spread,
+)
 from fieldwise.data.kinds.category import OverWords, WordField, Words
 from fieldwise.data.kinds.counted import Counted, summed
 from fieldwise.data.kinds.kind import (
@@ -49,7 +58,8 @@ class NumberField(WordField):
     `quantile`: `max_buckets` of equal frequency; `count`: a threshold whenever more than `bucket_count` rows have
     passed; `log-square`: floor(ln(v)^2) above 2, as words; `explicit`: `thresholds` as given; `tree`: at most
     `max_buckets`, of `bucket_count` rows or more, that predict the label best. `interpolate` M > 0: a number has
-    the vectors of the two nearest buckets, mixed by its place between their medians in steps of 1/M.
+    the vectors of the two nearest buckets, mixed by its place between their medians in steps of 1/M. Of `quantile`
+    buckets, values with as many rows as a bucket have one of their own, and a vector that mixes with no other.
     """
 
     kind: ClassVar = "numeric"
@@ -96,7 +106,8 @@ class NumberField(WordField):
         if sample.numbers is None:
             return None
         if not all(value.is_integer() for value in sample.numbers if math.isfinite(value)):
-            return cls(name)
+            many = len(sample.known) > FEW_VALUES
+            return None if many and sample.repeats and sample.is_code else cls(name)
         few = sample.differs or len(sample.known) <= FEW_VALUES
         return None if few or not sample.is_magnitude else cls(name)
 
@@ -109,17 +120,26 @@ class NumberField(WordField):
         thresholds = fit_thresholds(self, seen)
         if not self.interpolate:
             return BucketCode(self, thresholds)
-        return PlaceCode(self, thresholds, fit_anchors(thresholds, seen))
+        alone, light = self._alone(seen)
+        return PlaceCode(self, thresholds, fit_anchors(thresholds, light, alone), alone)
+
+    def _alone(self, seen: Histogram) -> tuple[Floats, Histogram]:
+        """The values that mix with no other, and the others; all of them are others where nothing else is left."""
+        heavy = heavy_values(seen.counts, self.max_buckets)
+        if self.buckets != "quantile" or heavy.all():
+            return np.empty(0), seen
+        return seen.values[heavy], seen.only(~heavy)
 
     def load(self, texts: list[str], state: dict[str, Any]) -> Code:
         if self.buckets == "log-square":
             return LogSquareCode(self, self.words(texts))
-        thresholds, anchors = (np.array(state.get(key, ()), dtype=np.float64) for key in ("thresholds", "anchors"))
+        bounds = (np.array(state.get(key, ()), dtype=np.float64) for key in ("thresholds", "anchors", "alone"))
+        thresholds, anchors, alone = bounds
         if not self.interpolate:
             return BucketCode(self, thresholds)
-        if not (len(anchors) and np.isfinite(anchors).all()):
+        if not (len(anchors) and np.isfinite(anchors).all() and np.isfinite(alone).all()):
             raise ValueError(f"field '{self.name[:100]}' needs finite anchors")
-        return PlaceCode(self, thresholds, anchors)
+        return PlaceCode(self, thresholds, anchors, alone)
 
     def check_texts(self, column: Counted) -> None:
         """A text that is no number is a mistake in the schema; in later rows it is the field's `other`."""
@@ -165,7 +185,7 @@ class NumberCode(Code):
         return super().word_ids(words) if np.isnan(numbers).any() else self.number_ids(numbers)
 
     def coder(self) -> Coder:
-        name, find, steps = self.field.name, self.finder(), self.width
+        name, find, steps, ids = self.field.name, self.finder(), self.width, self.id_of_place
 
         def one(value: Any) -> int:
             number: float | None
@@ -184,11 +204,17 @@ class NumberCode(Code):
                 return [found]
             # As buckets.spread: what is no number stands alone.
             first, numbers = [fine // steps for fine in found], FIRST * steps
-            return [first] + [
+            places = [first] + [
                 [(fine + place) // steps if fine >= numbers else PAD for fine in found] for place in range(1, steps)
             ]
+            return [[ids[place] if place >= FIRST else place for place in own] for own in places] if ids else places
 
         return column
+
+    @property
+    def id_of_place(self) -> list[int]:
+        """The ids of places, where these are others."""
+        return []
 
     def grown(self, column: Counted) -> Code:
         """Thresholds and words stay; new training rows must hold numbers too."""
@@ -247,42 +273,67 @@ class BucketCode(NumberCode):
 
 @dataclass
 class PlaceCode(BucketCode):
-    """A place between `anchors`, the values that stand for the buckets, which have their ids."""
+    """A place between `anchors`, the values that stand for the buckets; or one of the values that stand `alone`.
+
+    Both have ids in the order of their values. Places count the anchors, and the values that stand alone behind them.
+    """
 
     anchors: Floats
+    alone: Floats = dataclasses.field(default_factory=lambda: np.empty(0))
 
     def __post_init__(self) -> None:
         self.width = self.field.interpolate
+        values = np.concatenate([self.anchors, self.alone])
+        self.values = np.sort(values)
+        self.places = FIRST + np.argsort(np.argsort(values, kind="stable"), kind="stable")
 
     @property
     def size(self) -> int:
-        return FIRST + len(self.anchors)
+        return FIRST + len(self.values)
 
     @property
     def state(self) -> dict[str, Any]:
-        return {**super().state, "anchors": self.anchors.tolist()}
+        own = {**super().state, "anchors": self.anchors.tolist()}
+        return own | ({"alone": self.alone.tolist()} if len(self.alone) else {})
+
+    @property
+    def id_of_place(self) -> list[int]:
+        return [MISSING, OTHER, *self.places.tolist()] if len(self.alone) else []
 
     @property
     def in_buckets(self) -> Code:
         return BucketCode(replace(self.field, interpolate=0), self.thresholds)
 
     def number_ids(self, values: Floats) -> Ids:
-        return spread(fine_ids(values, self.anchors, self.width), self.width)
+        fine = fine_ids(values, self.anchors, self.width)
+        if not len(self.alone):
+            return spread(fine, self.width)
+        found = np.minimum(np.searchsorted(self.alone, values), len(self.alone) - 1)
+        behind = (FIRST + len(self.anchors) + found) * self.width
+        places = spread(np.where(self.alone[found] == values, behind, fine).astype(np.int32), self.width)
+        table = np.array(self.id_of_place, dtype=np.int32)
+        return np.where(places < FIRST, places, table[places])
 
     def finder(self) -> Callable[[float], int]:
         anchors, places, steps = self.anchors, np.arange(len(self.anchors)), self.width
-        return lambda number: FIRST * steps + math.floor(float(np.interp(number, anchors, places)) * steps + 0.5)
+        alone = {value: (FIRST + len(anchors) + place) * steps for place, value in enumerate(self.alone.tolist())}
+
+        def find(number: float) -> int:
+            place = FIRST * steps + math.floor(float(np.interp(number, anchors, places)) * steps + 0.5)
+            return alone.get(number, place)
+
+        return find
 
     @property
     def loop(self) -> type[CellLoop] | None:
         return None
 
     def text_of_id(self, number: int) -> str:
-        return f"{self.anchors[number - FIRST]:g}"
+        return f"{self.values[number - FIRST]:g}"
 
     @property
     def bounds(self) -> Floats:
-        return self.thresholds if len(self.thresholds) else self.anchors
+        return self.thresholds if len(self.thresholds) else self.values
 
 
 @dataclass

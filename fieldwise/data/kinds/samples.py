@@ -1,21 +1,25 @@
-"""A column of some training rows, looked at to infer its kind; and whether integers are ids or magnitudes."""
+"""A column of some training rows, looked at to infer its kind; and whether numbers are ids or magnitudes."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fieldwise.data.kinds.buckets import Histogram, quantile_thresholds
 from fieldwise.data.read.formats import is_list
 from fieldwise.data.read.texts import texts_of
 
 # How programs write that a number is missing.
 NO_NUMBER = frozenset(("?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "\\N"))
-# Rows below which "every row differs" proves nothing.
+# Rows below which "every row differs" proves nothing, and those of a value that comes back.
 FEW_ROWS = 20
+# Of a number that is compared with a category.
+BUCKETS = 64
 # The share of the base rate's log loss that the buckets of a number must save to count as evidence.
 EVIDENCE = 0.001
 # How much more than the other reading one must save where the counts of neighbours speak against it; and how much these
@@ -49,43 +53,71 @@ class Sample:
         present = np.array([text is not None for text in self.texts], dtype=bool)[self.places]
         return len(self.known) == int(present.sum()) >= FEW_ROWS
 
+    @property
+    def repeats(self) -> bool:
+        """Whether its values come back, as those of a code or a price list do: in FEW_ROWS rows on average."""
+        return len(self.known) * FEW_ROWS <= len(self.places)
+
     @cached_property
     def numbers(self) -> list[float] | None:
-        """The known texts as numbers, or None where one is not; 007 is a name, not a number."""
-        numbers = []
-        for text in self.known:
-            digits = text.lstrip("+-")
-            if "_" in text or (len(digits) > 1 and digits[0] == "0" and digits[1].isdigit()):
-                return None
-            if text in NO_NUMBER:
-                numbers.append(math.nan)
-                continue
-            try:
-                numbers.append(float(text))
-            except ValueError:
-                return None
-        return numbers if any(number == number for number in numbers) else None
+        """The known texts as numbers, or None where one is not."""
+        return plain_numbers(self.known)
+
+    @property
+    def is_code(self) -> bool:
+        """Whether fractions are no magnitude, as single values say of held-out rows; without evidence they are one."""
+        _, as_category, least, _ = self._readings
+        return as_category > least and not self.is_magnitude
 
     @property
     def is_magnitude(self) -> bool:
-        """Integers may be ids or magnitudes: whichever reading predicts held-out rows better by its rates alone.
+        """Numbers may be ids or magnitudes: whichever reading predicts held-out rows better by its rates alone.
 
-        A magnitude occurs about as often as its neighbours, an id at any frequency. Where the counts say so, the
-        other reading must be clearly better: ids are often given in an order that means something too.
+        A magnitude is read in buckets of equal frequency, with and without heavy values on their own. It occurs about
+        as often as its neighbours, an id at any frequency. Where the counts say so, the other reading must be clearly
+        better: ids are often given in an order that means something too.
         """
-        every = np.full(len(self.texts), np.nan)
-        every[[place for place, text in enumerate(self.texts) if text is not None]] = self.numbers
-        finite = np.isfinite(every)[self.places]
-        values, places, labels = every[self.places][finite], self.places[finite], self.labels[finite]
-        bounds = np.unique(np.quantile(values, np.linspace(0, 1, 65)[1:-1]))
-        none = _held_out_loss(np.zeros(len(labels), dtype=np.int64), labels)
-        as_number = none - _held_out_loss(np.searchsorted(bounds, values), labels)
-        as_category = none - _held_out_loss(np.unique(places, return_inverse=True)[1], labels)
-        alike, least = _counts_are_alike(np.unique(values, return_counts=True)[1]), EVIDENCE * none
+        as_number, as_category, least, alike = self._readings
         if alike:
             return as_category <= LEAD * max(as_number, least)
         lead = 1.0 if alike is None else LEAD
         return as_number > max(lead * as_category, least)
+
+    @cached_property
+    def _readings(self) -> tuple[float, float, float, bool | None]:
+        """What a number and a category save of the log loss, what counts as evidence, and whether counts are alike."""
+        every = np.full(len(self.texts), np.nan)
+        every[[place for place, text in enumerate(self.texts) if text is not None]] = self.numbers
+        finite = np.isfinite(every)[self.places]
+        values, places, labels = every[self.places][finite], self.places[finite], self.labels[finite]
+        distinct, counts = np.unique(values, return_counts=True)
+        even = np.unique(np.quantile(values, np.linspace(0, 1, BUCKETS + 1)[1:-1]))
+        heavy_first = quantile_thresholds(Histogram(distinct, counts, np.zeros_like(counts)), BUCKETS)
+        none = _held_out_loss(np.zeros(len(labels), dtype=np.int64), labels)
+        as_number = max(none - _held_out_loss(np.searchsorted(by, values), labels) for by in (even, heavy_first))
+        as_category = none - _held_out_loss(np.unique(places, return_inverse=True)[1], labels)
+        return as_number, as_category, EVIDENCE * none, _counts_are_alike(counts)
+
+
+def plain_numbers(texts: Sequence[str]) -> list[float] | None:
+    """Texts as numbers, NaN for a missing one, or None where one is no number; 007 is a name, not a number.
+
+    >>> plain_numbers(["1", "2.5", "?"]), plain_numbers(["1", "007"])
+    ([1.0, 2.5, nan], None)
+    """
+    numbers = []
+    for text in texts:
+        digits = text.lstrip("+-")
+        if "_" in text or (len(digits) > 1 and digits[0] == "0" and digits[1].isdigit()):
+            return None
+        if text in NO_NUMBER:
+            numbers.append(math.nan)
+            continue
+        try:
+            numbers.append(float(text))
+        except ValueError:
+            return None
+    return numbers if any(number == number for number in numbers) else None
 
 
 def _counts_are_alike(counts: NDArray[np.int64]) -> bool | None:

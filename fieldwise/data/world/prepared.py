@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from fieldwise.config.errors import ConfigError
 from fieldwise.config.files import whole_folder
 from fieldwise.data.dataset import PARTS, Tally, write_facts
-from fieldwise.data.encode.encode import first_digest, open_files
+from fieldwise.data.encode.encode import first_digest, open_files, split_ranks
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.infer import SAMPLE_ROWS, infer_schema
 from fieldwise.data.encode.prepare import field_facts, held_out_notes
@@ -35,6 +35,7 @@ from fieldwise.data.kinds.counted import Query, summed
 from fieldwise.data.kinds.kind import Code
 from fieldwise.data.kinds.kind import Field as SchemaField
 from fieldwise.data.kinds.number import as_number
+from fieldwise.data.kinds.ranks import fitted
 from fieldwise.data.read.formats import text_of
 from fieldwise.data.read.parallel import cores, in_order, using
 from fieldwise.data.read.texts import texts_of
@@ -187,7 +188,7 @@ class _Rows:
         return Counted(own.values, self.total[place : place + own.size], query)
 
     def fit(self, one: SchemaField) -> Code:
-        return one.fit(self.counted(one.column, one.query(one.column, False)))
+        return fitted(one, self.counted(one.column, one.query(one.column, False)))
 
     def sample(self) -> tuple[pa.Table, NDArray[np.float32]]:
         """The first training rows as they would be logged, and their labels."""
@@ -217,7 +218,8 @@ class _Rows:
     def encode(self, encoder: Encoder, folder: Path, progress: Progress) -> str:
         """Draws all rows again and writes their ids and labels; returns a digest of them."""
         digest, coded = first_digest(encoder), _coder(encoder, self.world)
-        names, done = [field.column for field in encoder.schema.fields], 0
+        names = [code.field.column for code in (*encoder.codes, *(code for code in encoder.codes if code.ranks))]
+        done = 0
 
         def block(number: int) -> dict[str, tuple[Ids, Bytes]]:
             codes = self._stacked(self.world.codes(self.span, self.span.starts[number]), names)
@@ -228,8 +230,8 @@ class _Rows:
             files = {part: open_files(stack, encoder, folder / part, rows) for part, rows in self.counts.items()}
             for found in in_order(block, range(len(self.parts))):
                 for part, (ids, labels) in found.items():
-                    files[part]["ids"].append(ids)
-                    files[part]["labels"].append(labels)
+                    for name, values in {**split_ranks(encoder, ids), "labels": labels}.items():
+                        files[part][name].append(values)
                     done += len(labels)
                 progress("encoding", done)
             for one in files.values():
@@ -242,8 +244,9 @@ def _coder(encoder: Encoder, world: World) -> Callable[[Whole, Whole], Ids]:
     """A function from codes (F, B) and some of the rows (n,) to their ids (n, C)."""
     from fieldwise.data.world import world_loops
 
-    tables = list(in_order(lambda code: _ids_of(world.fields[code.field.column], code), encoder.codes))
-    widths = np.array([code.width for code in encoder.codes])
+    codes = [*encoder.codes, *(code.ranks for code in encoder.codes if code.ranks)]
+    tables = list(in_order(lambda code: _ids_of(world.fields[code.field.column], code), codes))
+    widths = np.array([code.width for code in codes])
     firsts, table = np.cumsum([0, *map(len, tables)]), np.concatenate(tables)
 
     def coded(codes: Whole, rows: Whole) -> Ids:

@@ -151,6 +151,18 @@ def test_numbers_of_things_are_categories() -> None:
     assert kind(1_000_000 + 7919 * ids, RNG.random(ROWS) < rates[ids]) == "categorical"
 
 
+def test_codes_with_fractions_are_categories_and_prices_are_numbers() -> None:
+    """Half added to a code changes nothing; a number of many values, or one that its order tells of, stays one."""
+    codes = RNG.choice(np.arange(100, 9000), 40, replace=False)[np.minimum(RNG.zipf(1.5, 5 * ROWS), 40) - 1]
+    rates = RNG.permutation(np.linspace(0.02, 0.98, 9000))
+    labels = RNG.random(len(codes)) < rates[codes]
+    assert kind(codes, labels) == kind(codes + 0.5, labels) == "categorical"
+    prices = np.round(np.exp(RNG.normal(3, 1, ROWS)), 1)
+    assert kind(prices, RNG.random(ROWS) < 1 / (1 + prices / 20)) == "numeric"
+    amounts = np.where(RNG.random(ROWS) < 0.8, 0, prices)
+    assert kind(amounts, RNG.random(ROWS) < 0.1 + 0.5 * (amounts > 20)) == "numeric"
+
+
 def test_ids_in_the_order_of_their_popularity_are_categories() -> None:
     """The order tells nearly as much as the ids, but neighbours are not alike in their counts."""
     ids = RNG.permutation(100)[np.minimum(RNG.zipf(1.2, 10 * ROWS), 100) - 1]

@@ -273,7 +273,7 @@ def test_prepared_ids_are_those_of_the_transform(tmp_path: Path, small_log: Path
     out = tmp_path / "data"
     prepare({"train": lambda: formats.read([small_log])}, out, "click", split=Split((0.5, 0.3, 0.2), by="row"))
     raw = pa.concat_tables(formats.read([small_log]))
-    found = Dataset.open(out)
+    found = Dataset.open(out).with_ranks
     encoder = Encoder.load(out / "encoder", found.schema)
     assert found.layout == encoder.layout
     stacked: NDArray[np.int32] = np.concatenate([part.ids for part in found.parts.values()])

@@ -127,7 +127,8 @@ def test_rows_of_one_event_are_in_one_fold(tmp_path: Path) -> None:
 def test_what_the_plain_folder_has_is_not_encoded_again(
     log: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three staged files in the plain folder and three in `refit`; the finer numbers of rates once more in each."""
+    """Three staged files in the plain folder and three in `refit`; the finer numbers of rates once more in each, and
+    the ranks of numbers beside both."""
     encoded: Counter[str] = Counter()
     for kind in (WordCode, PlaceCode, BucketCode):
 
@@ -137,7 +138,7 @@ def test_what_the_plain_folder_has_is_not_encoded_again(
 
         monkeypatch.setattr(kind, "column_ids", counting)
     prepared(log, tmp_path / "out")
-    assert encoded == {"user": 6, "item": 6, "price": 12}
+    assert encoded == {"user": 6, "item": 6, "price": 24}
 
 
 def test_too_many_cells_have_no_rates_and_one_line_says_so(

@@ -293,7 +293,7 @@ def test_the_predictor_sees_what_the_prepared_rows_see(tmp_path: Path):
         train(load_config(overrides=["model.name=lr", "train.epochs=1", "device=cpu"]), folder / "data", run)
         encoder = Predictor.load(run).encoder
         held = table.slice(480)
-        found = encoder.transform(held)[:, 3:]
+        found = encoder.transform(held)[:, 3 : dataset.layout.columns]
         if not settings.time:
             assert np.array_equal(found, in_order(dataset)[480:])
             continue
@@ -343,7 +343,7 @@ def test_leaves_are_grown_over_the_history_too(tmp_path: Path):
     dataset = prepared(table, tmp_path / "data", FOLDED, BY_ROW, gbdt_leaves=3)
     assert dataset.names[-3:] == ["leaf_1", "leaf_2", "leaf_3"]
     encoder = Encoder.load(tmp_path / "data" / "encoder", dataset.schema)
-    assert np.array_equal(encoder.transform(table.slice(480, 60)), dataset.parts["valid"].ids)
+    assert np.array_equal(encoder.transform(table.slice(480, 60)), dataset.with_ranks.parts["valid"].ids)
     assert encoder.value_of(3, FIRST + 2) == "2"
     assert encoder.value_of(12, FIRST) == "(leaf 0)"
 
@@ -356,7 +356,7 @@ def test_a_column_may_count_without_being_a_field(tmp_path: Path):
     train(load_config(overrides=["model.name=lr", "train.epochs=1", "device=cpu"]), tmp_path / "data", run)
     predictor = Predictor.load(run)
     ids = predictor.encoder.transform(table.slice(0, 5))
-    assert ids.shape == (5, 9)
+    assert ids.shape == (5, dataset.with_ranks.layout.columns) == (5, 10)
     assert np.isfinite(predictor.predict([{"session": 3, "user": "u1"}, {"item": 2}, {}])).all()
     with pytest.raises(DataError, match="history needs the column 'session'"):
         predictor.predict(table.drop_columns(["session"]))
@@ -468,7 +468,7 @@ def test_history_and_leaves_go_on_with_a_new_day(tmp_path: Path, settings: Histo
         before = [table["user"].to_pylist()[:600].count(user) for user in table["user"].to_pylist()[600:840]]
         assert (past(second, "train")[:, 0] >= FIRST + np.searchsorted(COUNT_EDGES, before)).all()
     last = Encoder.load(tmp_path / "second" / "encoder", second.schema).transform(days[1])
-    assert last.shape[1] == second.layout.columns
+    assert last.shape[1] == second.with_ranks.layout.columns
 
 
 def test_damage_is_named(tmp_path: Path):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fieldwise.data.encode.encoder import Encoder
-from fieldwise.data.kinds.buckets import Histogram, fit_thresholds
+from fieldwise.data.kinds.buckets import Histogram, fit_thresholds, heavy_values
 from fieldwise.data.kinds.kind import MISSING, OTHER
 from fieldwise.data.kinds.number import NumberField, log_square
 from fieldwise.data.read.formats import as_table
@@ -49,6 +49,58 @@ def test_quantile_buckets_hold_no_more_than_their_share(values: list[float], mos
     held = np.bincount(np.searchsorted(bounds, values), minlength=len(bounds) + 1)
     assert (held > 0).all()
     assert (held <= len(values) / most + counts.max() + 1).all()
+
+
+def test_a_value_of_most_rows_leaves_the_others_their_buckets() -> None:
+    """Nine of ten rows are 0: the rest has all buckets but one, in equal shares, and heavy values one each."""
+    rest = np.repeat(np.arange(1.0, 401.0), 5)
+    values = np.concatenate([np.zeros(18_000), rest, np.full(300, 77.0)])
+    distinct, counts = np.unique(values, return_counts=True)
+    bounds = fit_thresholds(NumberField("x", max_buckets=32), Histogram(distinct, counts, 0 * counts))
+    held = np.bincount(np.searchsorted(bounds, values))
+    assert len(held) == 32
+    assert held[0] == 18_000
+    assert {0.0, 77.0} <= set(bounds.tolist())
+    others = np.delete(held, [0, np.searchsorted(bounds, 77.0)])
+    assert others.max() <= 2 * others.min()
+
+
+@given(st.lists(st.integers(0, 40), min_size=1), st.integers(2, 9))
+def test_a_heavy_value_shares_its_bucket_with_few(values: list[int], most: int) -> None:
+    distinct, counts = np.unique(np.array(values, dtype=np.float64), return_counts=True)
+    heavy = heavy_values(counts, most)
+    bounds = fit_thresholds(NumberField("x", max_buckets=most), Histogram(distinct, counts, 0 * counts))
+    places = np.searchsorted(bounds, distinct)
+    light = np.bincount(places, np.where(heavy, 0, counts), minlength=len(bounds) + 1)
+    # Before the last bucket, which takes what is left.
+    for value in np.flatnonzero(heavy & (places < len(bounds))):
+        assert light[places[value]] <= counts[~heavy].sum() / 2
+
+
+def test_a_heavy_value_mixes_with_no_other(tmp_path: Path) -> None:
+    """Between anchors 0 and 50 stand alone; what lies beside them is mixed across them, and ids rise with values."""
+    rng = np.random.default_rng(0)
+    values = [*np.zeros(4000), *np.full(300, 50.0), *rng.integers(1, 100, 1000).astype(float)]
+    encoder = numbers(values, tmp_path / "data", max_buckets=16, interpolate=8)
+    code = encoder.codes[0]
+    assert code.alone.tolist() == [0, 50]
+    assert not {0.0, 50.0} & set(code.anchors.tolist())
+    zero, fifty, below, above = code.ids(["0", "50", "49.9", "50.1"]).tolist()
+    assert len(set(zero)) == len(set(fifty)) == 1
+    assert set(below) == set(above) == {fifty[0] - 1, fifty[0] + 1}
+    rising = code.ids([str(value) for value in np.linspace(-5, 120, 300).tolist()]).mean(axis=1)
+    assert (np.diff(rising) >= 0).all()
+    assert code.value_of(fifty[0]) == "50"
+    again = Encoder.load(tmp_path / "data" / "encoder", encoder.schema).codes[0]
+    asked = [0, 50, 49.9, 7, -3, 1e9, None, "cheap"]
+    expected = code.ids([None if value is None else str(value) for value in asked])
+    np.testing.assert_array_equal(np.array(again.coder()(asked)).T, expected)
+
+
+def test_numbers_that_all_are_heavy_are_anchors(tmp_path: Path) -> None:
+    code = numbers([1, 1, 2, 2, 3, 3], tmp_path / "data", max_buckets=16, interpolate=4).codes[0]
+    assert (code.anchors.tolist(), code.alone.tolist()) == ([1, 2, 3], [])
+    assert code.ids(["1.5"]).tolist() == [[2, 2, 3, 3]]
 
 
 def test_count_thresholds_by_hand() -> None:
