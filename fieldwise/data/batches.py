@@ -80,7 +80,5 @@ def _orders(rows: int, seed: int, epoch: int, shuffle_rows: int) -> Iterator[NDA
 
 def take(part: Part, rows: NDArray[np.int64]) -> Batch:
     """These rows as a batch."""
-    # `take` copies whole rows: five times as fast as an index, and half a millisecond a step is much for LR and FM.
     weights = None if part.weights is None else np.take(np.asarray(part.weights), rows)
-    ids = np.take(np.asarray(part.ids), rows, axis=0)
-    return Batch(ids, np.take(np.asarray(part.labels), rows).astype(np.float32), weights)
+    return Batch(part.shown(rows), np.take(np.asarray(part.labels), rows).astype(np.float32), weights)

@@ -26,18 +26,17 @@ class Source:
 
     def __init__(self, part: Part, device: torch.device, resident: bool | None = None) -> None:
         self.part = part
-        self.arrays: list[NDArray[Any]] = [part.ids, part.labels]
-        if part.weights is not None:
-            self.arrays.append(part.weights)
+        self.others: list[NDArray[Any]] = [part.labels] if part.weights is None else [part.labels, part.weights]
         if resident is None:
-            needed = sum(array.nbytes for array in self.arrays)
+            needed = sum(array.nbytes for array in (part.ids, *self.others))
             resident = device.type == "cuda" and needed < SHARE * torch.cuda.mem_get_info(device)[0]
         self.device = device
-        self.resident = [_copied(array, device) for array in self.arrays] if resident else None
+        self.resident = [_shown(part, device), *(_copied(a, device) for a in self.others)] if resident else None
 
     def load(self, rows: NDArray[np.int64]) -> list[Tensor]:
         """What `put` needs of these rows: their numbers, or the rows themselves; slow, for a separate thread."""
-        found = [torch.from_numpy(rows)] if self.resident else [torch.from_numpy(array[rows]) for array in self.arrays]
+        arrays = [rows] if self.resident else [self.part.shown(rows), *(array[rows] for array in self.others)]
+        found = [torch.from_numpy(array) for array in arrays]
         return [each.pin_memory() for each in found] if self.device.type == "cuda" else found
 
     def put(self, loaded: list[Tensor], into: list[Tensor]) -> None:
@@ -47,6 +46,15 @@ class Source:
             loaded = [values.index_select(0, numbers) for values in self.resident]
         for values, place in zip(loaded, into, strict=True):
             place.copy_(values, non_blocking=True)
+
+
+def _shown(part: Part, device: torch.device) -> Tensor:
+    """The ids as a model is to see them, on the device."""
+    copy = _copied(part.ids, device)
+    for first in range(0, part.rows, CHUNK) if part.hiding else ():
+        rows = np.arange(first, min(first + CHUNK, part.rows))
+        copy[first : first + CHUNK].copy_(torch.from_numpy(part.shown(rows)))
+    return copy
 
 
 def _copied(array: NDArray[Any], device: torch.device) -> Tensor:

@@ -35,6 +35,9 @@ LEAST = {
     "threads": 0,
 }
 
+# Rows whose features are made at a time.
+PIECE = 1 << 16
+
 
 def gbdt(
     sizes: Layout,
@@ -108,7 +111,7 @@ class Trees:
             "nthread": self.settings["nthread"] or None,
         }
         rows = self.xgboost.QuantileDMatrix(
-            self.features(part.ids),
+            self._shown(part),
             label=part.labels,
             weight=part.weights,
             max_bin=self.settings["max_bin"],
@@ -120,6 +123,14 @@ class Trees:
         for number in range(self.rounds):
             self.booster.update(rows, number)
             yield self.booster.predict(held, output_margin=True)
+
+    def _shown(self, part: Part) -> NDArray[np.float32]:
+        """The features of rows to learn from, made in pieces: of their ids there may be many times as many."""
+        found = np.empty((part.rows, len(self.features.kinds)), dtype=np.float32)
+        for first in range(0, part.rows, PIECE):
+            rows = np.arange(first, min(first + PIECE, part.rows))
+            found[rows[0] : rows[-1] + 1] = self.features(part.shown(rows))
+        return found
 
     def keep(self, rounds: int) -> None:
         """Drops the trees after the first `rounds`."""
