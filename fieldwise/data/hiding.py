@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,10 +32,11 @@ class Blank:
         """Which rows (n,) of ids (n, C) have it already."""
         return np.asarray((ids[:, self.columns] == self.ids).all(axis=1))
 
-    def put(self, ids: Ids, rows: Any = slice(None)) -> None:
-        """Hides the value in some rows, in place."""
-        for column, number in zip(self.columns.tolist(), self.ids.tolist(), strict=True):
-            ids[rows, column] = number
+    def put(self, ids: Ids) -> Ids:
+        """A copy of ids (n, C) with the value hidden in all rows."""
+        found = np.array(ids)
+        found[:, self.columns] = self.ids
+        return found
 
 
 def blank(name: str, names: Sequence[str], layout: Layout, history: HistorySettings) -> Blank:
@@ -61,61 +61,74 @@ def blank(name: str, names: Sequence[str], layout: Layout, history: HistorySetti
 
 
 class Hiding:
-    """Hides values in training rows, each column in its share of them.
+    """Which values of training rows are hidden: of each column in its share of them, in each epoch in others.
 
-    Which ones is drawn by the number of a row, so that batches, epochs, chunks and workers do not matter. Both labels
-    have the same share hidden, to a row: else a few hundred hidden rows would tell their own rate by chance.
+    It is drawn by the number of a row, so that batches, chunks and workers do not matter. Both labels have the same
+    share hidden, to a row: else a few hundred hidden rows would tell the rate that they have by chance.
     """
 
-    def __init__(
-        self, blanks: Sequence[Blank], shares: Sequence[float], seed: int, labels: NDArray[np.uint8]
-    ) -> None:
-        self.blanks = blanks
-        self.salt, *odd = stream(seed, HIDDEN).integers(1, 2**63, 1 + len(blanks), dtype=np.uint64)
+    def __init__(self, blanks: Sequence[Blank], shares: Sequence[float], seed: int, labels: NDArray[np.uint8]) -> None:
+        self.blanks, self.shares, self.seed, self.labels = blanks, np.array(shares), seed, labels
+        self.rows = np.bincount(labels, minlength=2)
+        self.drawn: tuple[int, _Draws] | None = None
+
+    def cells(self, rows: NDArray[np.int64], epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64], Ids]:
+        """Of the rows of these numbers (n,): the places among them that have a hidden id, its column, and the id."""
+        draws, labels = self._draws(epoch), np.take(np.asarray(self.labels), rows)
+        hits, names = np.nonzero(draws(rows) < draws.limits[labels])
+        found = [(hits[names == place], self.blanks[place]) for place in np.unique(names).tolist()]
+        widths = [np.full(len(own), len(gap.columns)) for own, gap in found]
+        if not found:
+            return hits, names, np.empty(0, dtype=np.int32)
+        columns, ids = ([np.tile(getattr(gap, of), len(own)) for own, gap in found] for of in ("columns", "ids"))
+        places = [np.repeat(own, width) for (own, _), width in zip(found, widths, strict=True)]
+        return np.concatenate(places), np.concatenate(columns), np.concatenate(ids)
+
+    def _draws(self, epoch: int) -> _Draws:
+        """The draws of an epoch; those of the last one are kept, as their limits take a pass over all labels."""
+        if self.drawn is None or self.drawn[0] != epoch:
+            self.drawn = (epoch, _Draws(stream(self.seed, HIDDEN, epoch), len(self.blanks)))
+            self.drawn[1].limits = self._limits(self.drawn[1])
+        return self.drawn[1]
+
+    def _limits(self, draws: _Draws) -> NDArray[np.uint64]:
+        """What the numbers of hidden rows are below, (2, columns) by label, for as many rows as the shares say."""
+        rare = int(self.rows.argmin())
+        found, low = np.zeros((2, len(self.shares)), dtype=np.uint64), self._lowest(draws)
+        for place, fewer in enumerate((self.shares * self.rows[rare]).astype(np.int64).tolist()):
+            wanted = (fewer, round(fewer * self.rows[1 - rare] / max(1, self.rows[rare])))
+            for label, count in zip((rare, 1 - rare), wanted, strict=True):
+                numbers = np.sort(low[label][place])
+                found[label, place] = numbers[count] if count < len(numbers) else ALL
+        return found
+
+    def _lowest(self, draws: _Draws) -> list[list[NDArray[np.uint64]]]:
+        """For each label and column the numbers among which the limit lies: all of them would be many."""
+        # Twice the share and a hundred rows: chance never leaves fewer than the share.
+        bounds = np.minimum(1, 2 * self.shares + 100 / np.maximum(1, self.rows)[:, None]) * int(ALL)
+        pieces: list[list[list[NDArray[np.uint64]]]] = [[[] for _ in self.shares] for _ in self.rows]
+        for first in range(0, len(self.labels), PIECE):
+            labels = np.asarray(self.labels[first : first + PIECE])
+            drawn = draws(np.arange(first, first + len(labels)))
+            for label in (0, 1):
+                own = drawn[labels == label]
+                for place, bound in enumerate(bounds[label]):
+                    pieces[label][place].append(own[own[:, place] < bound, place])
+        return [[np.concatenate(own) for own in columns] for columns in pieces]
+
+
+class _Draws:
+    """A number below 2^32 for each row and column, from a well-mixed one for each row: splitmix64."""
+
+    limits: NDArray[np.uint64]
+
+    def __init__(self, random: np.random.Generator, columns: int) -> None:
+        self.salt, *odd = random.integers(1, 2**63, 1 + columns, dtype=np.uint64)
         # An odd number turns a row's random number into that of a column.
         self.odd = np.array(odd, dtype=np.uint64) | np.uint64(1)
-        self.limits = self._limits(shares, labels)
 
-    def __call__(self, ids: Ids, rows: NDArray[np.int64], labels: NDArray[np.uint8]) -> Ids:
-        """Ids (n, C) of the rows of these numbers (n,) and labels (n,), with values hidden in place."""
-        hits, columns = np.nonzero(self._drawn(rows) < self.limits[labels])
-        for place in np.unique(columns).tolist():
-            self.blanks[place].put(ids, hits[columns == place])
-        return ids
-
-    def _drawn(self, rows: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """A number below 2^32 for each row and column, from a well-mixed one for each row: splitmix64."""
+    def __call__(self, rows: NDArray[np.int64]) -> NDArray[np.uint64]:
         total = (rows.astype(np.uint64) ^ self.salt) * STEP
         total = (total ^ (total >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         total = (total ^ (total >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         return ((total ^ (total >> np.uint64(31)))[:, None] * self.odd) >> np.uint64(32)
-
-    def _limits(self, shares: Sequence[float], labels: NDArray[np.uint8]) -> NDArray[np.uint64]:
-        """What the numbers of hidden rows are below, (2, columns) by label: as many rows as the share says."""
-        rows = np.bincount(labels, minlength=2)
-        rare = int(rows.argmin())
-        found = np.zeros((2, len(shares)), dtype=np.uint64)
-        low = self._lowest(shares, labels, rows)
-        for place, share in enumerate(shares):
-            fewer = int(share * rows[rare])
-            wanted = (fewer, round(fewer * rows[1 - rare] / max(1, rows[rare])))
-            for label, count in zip((rare, 1 - rare), wanted, strict=True):
-                numbers = np.sort(low[label][place])[: count + 1]
-                found[label, place] = numbers[count] if count < len(numbers) else ALL
-        return found
-
-    def _lowest(
-        self, shares: Sequence[float], labels: NDArray[np.uint8], rows: NDArray[np.int64]
-    ) -> list[list[NDArray[np.uint64]]]:
-        """For each label and column, the numbers among which the limit lies: all would be many."""
-        # Twice the share, and a hundred rows: it is never as many by chance.
-        bounds = np.minimum(1, 2 * np.array(shares) + 100 / np.maximum(1, rows)[:, None]) * int(ALL)
-        pieces: list[list[list[NDArray[np.uint64]]]] = [[[] for _ in shares] for _ in rows]
-        for first in range(0, len(labels), PIECE):
-            own = np.asarray(labels[first : first + PIECE])
-            drawn = self._drawn(np.arange(first, first + len(own)))
-            for label in (0, 1):
-                here = drawn[own == label]
-                for place in range(len(shares)):
-                    pieces[label][place].append(here[here[:, place] < bounds[label, place], place])
-        return [[np.concatenate(own) for own in columns] for columns in pieces]
