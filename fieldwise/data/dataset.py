@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldwise.config.errors import BundleError
-from fieldwise.data.hiding import Hiding, blank
+from fieldwise.data.hiding import PIECE, Hiding, blank
 from fieldwise.data.schema import Layout, Schema
 
 PARTS = ("train", "valid", "test")
@@ -47,6 +47,15 @@ class Part:
             places, columns, hidden = self.hiding.cells(rows, epoch)
             ids[places, columns] = hidden
         return ids
+
+    @property
+    def rows_with_hidden(self) -> NDArray[np.int64]:
+        """The numbers of the rows that have something hidden in the first epoch, in their order."""
+        if self.hiding is None:
+            return np.empty(0, dtype=np.int64)
+        firsts = range(0, self.rows, PIECE)
+        pieces = (np.arange(first, min(first + PIECE, self.rows)) for first in firsts)
+        return np.concatenate([own[np.unique(self.hiding.cells(own, 0)[0])] for own in pieces])
 
 
 def one_label(part: str, rows: int, label: int) -> str:
@@ -89,7 +98,7 @@ class Dataset:
             facts = json.loads(text)
             layout = Layout(*(tuple(facts[key]) for key in ("sizes", "widths", "ordered", "first_sizes")))
             names, kept = list(facts["names"]), float(facts["negatives_kept"])
-            hide = hidden_shares(facts)
+            hide = _hide(facts)
             parts = {name: _open_part(path / name) for name in PARTS if name in facts["rows"]}
             # It is what a trained model takes along in the end: too late to find out that it is gone.
             if not (path / "encoder").is_dir():
@@ -133,7 +142,12 @@ class Tally:
         return cls(facts["rows"], facts["positives"])
 
 
-def hidden_shares(facts: dict[str, Any]) -> dict[str, float]:
+def hide_of(folder: Path) -> dict[str, float]:
+    """What `write_facts` has left of a prepared folder on what training hides."""
+    return _hide(json.loads((folder / FACTS).read_text(encoding="utf-8")))
+
+
+def _hide(facts: dict[str, Any]) -> dict[str, float]:
     """The share of the training rows in which a value of each column is hidden; none in folders of older versions."""
     found = {str(name): float(share) for name, share in facts.get("hide", {}).items()}
     if not all(0 <= share <= 1 for share in found.values()):

@@ -110,10 +110,11 @@ class Trees:
             "enable_categorical": True,
             "nthread": self.settings["nthread"] or None,
         }
+        own = np.concatenate([np.arange(part.rows), part.rows_with_hidden])
         rows = self.xgboost.QuantileDMatrix(
-            self._shown(part),
-            label=part.labels,
-            weight=part.weights,
+            self._features(part, own),
+            label=part.labels[own],
+            weight=None if part.weights is None else part.weights[own],
             max_bin=self.settings["max_bin"],
             **facts,
         )
@@ -124,12 +125,18 @@ class Trees:
             self.booster.update(rows, number)
             yield self.booster.predict(held, output_margin=True)
 
-    def _shown(self, part: Part) -> NDArray[np.float32]:
-        """The features of rows to learn from, made in pieces: of their ids there may be many times as many."""
-        found = np.empty((part.rows, len(self.features.kinds)), dtype=np.float32)
-        for first in range(0, part.rows, PIECE):
-            rows = np.arange(first, min(first + PIECE, part.rows))
-            found[rows[0] : rows[-1] + 1] = self.features(part.shown(rows))
+    def _features(self, part: Part, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """The features of all rows, and of those after them as they are with values hidden.
+
+        Trees see all rows at once, and none in another epoch: so that they lose nothing of what a known value tells,
+        rows come as they are too. Made in pieces: there may be many times as many ids as features.
+        """
+        found = np.empty((len(rows), len(self.features.kinds)), dtype=np.float32)
+        for first in range(0, len(rows), PIECE):
+            own = rows[first : first + PIECE]
+            whole = max(0, min(len(own), part.rows - first))
+            found[first : first + whole] = self.features(np.asarray(part.ids[first : first + whole]))
+            found[first + whole : first + len(own)] = self.features(part.shown(own[whole:]))
         return found
 
     def keep(self, rounds: int) -> None:

@@ -19,8 +19,8 @@ from fieldwise.data.kinds.kind import BY_BUCKET
 # Rows that tell a share well enough.
 MOST_ROWS = 200_000
 # Whether new values are to be expected or not, each column is hidden in one row of a hundred, and in up to one of twenty
-# where it takes more to hide it in 50 rows of the rarer label; all columns together in a quarter of the rows.
-LEAST_RARE, LEAST_SHARE, LEAST_SHARE_OF_FEW, ALL_COLUMNS = 50, 0.01, 0.05, 0.25
+# where it takes more to hide it in 50 rows of the rarer label; all columns together in a seventh of the rows.
+LEAST_RARE, LEAST_SHARE, LEAST_SHARE_OF_FEW, ALL_COLUMNS = 50, 0.01, 0.05, 0.15
 # Known values need rows to learn from too.
 MOST_SHARE = 0.5
 
