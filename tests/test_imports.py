@@ -14,7 +14,7 @@ FLOORS = [
     {"data.read", "data.draws"},
     {"data.kinds"},
     {"data.schema"},
-    {"data.dataset", "data.batches", "data.feed"},
+    {"data.dataset", "data.batches", "data.feed", "data.hiding"},
     {"data.history"},
     {"data.encode"},
     {"data.recipes"},

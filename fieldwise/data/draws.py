@@ -11,7 +11,7 @@ import zlib
 import numpy as np
 
 # What is drawn. A key of 0 would be the plain stream again: numpy fills what a seed lacks with zeros.
-SPLIT, NEGATIVES, BALANCE = zlib.crc32(b"split"), 1, 2
+SPLIT, NEGATIVES, BALANCE, HIDDEN = zlib.crc32(b"split"), 1, 2, 3
 
 
 def stream(seed: int, purpose: int, *more: int) -> np.random.Generator:

@@ -26,25 +26,33 @@ class Source:
 
     def __init__(self, part: Part, device: torch.device, resident: bool | None = None) -> None:
         self.part = part
-        self.arrays: list[NDArray[Any]] = [part.ids, part.labels]
-        if part.weights is not None:
-            self.arrays.append(part.weights)
+        self.others: list[NDArray[Any]] = [part.labels] if part.weights is None else [part.labels, part.weights]
         if resident is None:
-            needed = sum(array.nbytes for array in self.arrays)
+            needed = sum(array.nbytes for array in (part.ids, *self.others))
             resident = device.type == "cuda" and needed < SHARE * torch.cuda.mem_get_info(device)[0]
         self.device = device
-        self.resident = [_copied(array, device) for array in self.arrays] if resident else None
+        self.resident = [_copied(array, device) for array in (part.ids, *self.others)] if resident else None
 
-    def load(self, rows: NDArray[np.int64]) -> list[Tensor]:
-        """What `put` needs of these rows: their numbers, or the rows themselves; slow, for a separate thread."""
-        found = [torch.from_numpy(rows)] if self.resident else [torch.from_numpy(array[rows]) for array in self.arrays]
+    def load(self, rows: NDArray[np.int64], epoch: int = 0) -> list[Tensor]:
+        """What `put` needs of these rows: the rows themselves, or their numbers and what is hidden of them in an epoch.
+
+        Slow, for a separate thread.
+        """
+        if self.resident is None:
+            arrays: list[NDArray[Any]] = [self.part.shown(rows, epoch), *(array[rows] for array in self.others)]
+        else:
+            arrays = [rows, *(self.part.hiding.cells(rows, epoch) if self.part.hiding else ())]
+        found = [torch.from_numpy(array) for array in arrays]
         return [each.pin_memory() for each in found] if self.device.type == "cuda" else found
 
     def put(self, loaded: list[Tensor], into: list[Tensor]) -> None:
         """The loaded rows' ids, labels and weights -> tensors on the device, of as many rows."""
         if self.resident:
-            numbers = loaded[0].to(self.device, non_blocking=True)
+            numbers, *hidden = (each.to(self.device, non_blocking=True) for each in loaded)
             loaded = [values.index_select(0, numbers) for values in self.resident]
+            if hidden:
+                places, columns, ids = hidden
+                loaded[0][places, columns] = ids
         for values, place in zip(loaded, into, strict=True):
             place.copy_(values, non_blocking=True)
 

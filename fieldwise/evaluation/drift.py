@@ -2,7 +2,7 @@
 compared with another model or the truth on the same rows.
 
 Rows with `other` may be easier or harder than the rest, so the cost of `other` is measured on rows with known values:
-they are scored a second time with the value hidden, as if it were `other`. The rise of their log loss is the price of
+they are scored a second time with the value hidden, as if it were `other` and had no past. The rise of their log loss is the price of
 a value; the price times the share of `other` is the cost of `other` over all rows.
 """
 
@@ -22,8 +22,9 @@ from fieldwise.bundle.members import JoinedEncoder, join, parts_of
 from fieldwise.bundle.predictor import Groups, Labelled, Predictor
 from fieldwise.config.errors import ConfigError, DataError, nearest
 from fieldwise.data.encode.encoder import Encoder
+from fieldwise.data.hiding import blank
 from fieldwise.data.history.history import moments
-from fieldwise.data.schema import FIRST, MISSING, OTHER, PAD
+from fieldwise.data.schema import FIRST, MISSING, OTHER
 from fieldwise.evaluation import metrics
 from fieldwise.evaluation.metrics import MOST_VALUES
 from fieldwise.evaluation.ranking import Ranking
@@ -179,24 +180,13 @@ def _unseen(encoder: Encoder, name: str, ids: NDArray[np.int32]) -> NDArray[np.b
 
 
 def hidden(encoder: Encoder | JoinedEncoder, name: str, ids: NDArray[np.int32]) -> NDArray[np.int32]:
-    """The ids of the same rows with `other` in a field, or with a history key that was never counted."""
-    parts = [(one, ids[:, columns]) for one, columns in parts_of(encoder)]
-    return join(encoder, [_hidden(one, name, own) if _knows(one, name) else own for one, own in parts])
+    """The ids of the same rows with a value that was never seen: `other` in its field, no past in the history keys that
+    it is part of; or with a new combination of values, whose key was never counted."""
+    return join(encoder, [_hidden(one, name, ids[:, columns]) for one, columns in parts_of(encoder)])
 
 
 def _hidden(encoder: Encoder, name: str, ids: NDArray[np.int32]) -> NDArray[np.int32]:
-    found = np.array(ids)
-    if name in encoder.schema.names:
-        blank = {name: OTHER}
-    else:
-        assert encoder.history is not None
-        parts = encoder.history.settings.parts
-        blank = {f"{name}:{part}": MISSING if part == "rate" else FIRST for part in parts}
-    for field, value in blank.items():
-        columns = _column_indices(encoder, field)
-        # In a set the value is the only member; a count between anchors has it in all columns.
-        found[:, columns[1:]] = value if value == FIRST else PAD
-        found[:, columns[0]] = value
+    found = blank(name, encoder.names, encoder.layout, encoder.schema.history).put(ids)
     if encoder.leaves is not None:
         last = encoder.layout.id_columns
         plain = found[:, : last - len(encoder.leaves.names)]

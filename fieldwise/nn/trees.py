@@ -35,6 +35,9 @@ LEAST = {
     "threads": 0,
 }
 
+# Rows whose features are made at a time.
+PIECE = 1 << 16
+
 
 def gbdt(
     sizes: Layout,
@@ -108,10 +111,11 @@ class Trees:
             "enable_categorical": True,
             "nthread": self.settings["nthread"] or None,
         }
+        own = np.concatenate([np.arange(part.rows), part.rows_with_hidden])
         rows = self.xgboost.QuantileDMatrix(
-            self.features(part.ids),
-            label=part.labels,
-            weight=part.weights,
+            self._features(part, own),
+            label=part.labels[own],
+            weight=None if part.weights is None else part.weights[own],
             max_bin=self.settings["max_bin"],
             **facts,
         )
@@ -121,6 +125,20 @@ class Trees:
         for number in range(self.rounds):
             self.booster.update(rows, number)
             yield self.booster.predict(held, output_margin=True)
+
+    def _features(self, part: Part, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """The features of all rows, and of those after them as they are with values hidden.
+
+        Trees see all rows at once, and none in another epoch: so that they lose nothing of what a known value tells,
+        rows come as they are too. Made in pieces: there may be many times as many ids as features.
+        """
+        found = np.empty((len(rows), len(self.features.kinds)), dtype=np.float32)
+        for first in range(0, len(rows), PIECE):
+            own = rows[first : first + PIECE]
+            whole = max(0, min(len(own), part.rows - first))
+            found[first : first + whole] = self.features(np.asarray(part.ids[first : first + whole]))
+            found[first + whole : first + len(own)] = self.features(part.shown(own[whole:]))
+        return found
 
     def keep(self, rounds: int) -> None:
         """Drops the trees after the first `rounds`."""

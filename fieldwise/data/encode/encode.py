@@ -19,6 +19,7 @@ from fieldwise.data.encode.leaves import MOST_ROWS, Leaves
 from fieldwise.data.encode.stage import read_journal
 from fieldwise.data.encode.staged import LABEL, WEIGHT, Progress, read_staged, staged_files, staged_rows
 from fieldwise.data.encode.timeline import past_file
+from fieldwise.data.encode.unseen import shares_to_hide
 from fieldwise.data.kinds.kind import id_columns
 from fieldwise.data.read.parallel import in_order, using
 
@@ -117,12 +118,17 @@ def write_parts(
     progress: Progress,
     before: Before | None = None,
     negatives_kept: float = 1.0,
+    hide: dict[str, float] | None = None,
 ) -> None:
-    """Writes a prepared folder of staged rows: the schema, the encoder, the arrays of all parts and the facts."""
+    """Writes a prepared folder of staged rows: the schema, the encoder, the arrays of all parts and the facts.
+
+    What training hides is said by `hide`, or by the rows themselves.
+    """
     (folder / "schema.toml").write_text(encoder.schema.to_toml(), encoding="utf-8")
     encoder.save(folder / "encoder")
     digest = _encode(Coder(encoder, stage, before), folder, tally.rows, progress)
-    write_facts(folder, encoder.names, encoder.layout, tally, negatives_kept, digest)
+    hide = shares_to_hide(encoder, folder, tally) if hide is None else hide
+    write_facts(folder, encoder.names, encoder.layout, tally, negatives_kept, digest, hide)
 
 
 def _encode(coder: Coder, folder: Path, rows: Mapping[str, int], progress: Progress) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from functools import partial
 from pathlib import Path
 
 from fieldwise.config.errors import FieldwiseError
@@ -14,7 +13,7 @@ from fieldwise.data.encode.kept import Kept
 from fieldwise.data.encode.staged import Progress, quiet
 from fieldwise.data.read.parallel import cores, using
 
-MAKERS = {name: partial(rates.make_rates, name) for name in rates.FOLDS} | {refit.FOLDER: refit.make_refit}
+MADE = (*rates.FOLDS, refit.FOLDER)
 
 
 def offered(folder: Path) -> bool:
@@ -25,21 +24,26 @@ def offered(folder: Path) -> bool:
 def made(folder: Path, progress: Progress = quiet) -> Path:
     """A prepared folder; one that is not there is made where the one around it keeps the rows for it.
 
-    It appears whole or not at all. A second process waits for the first, and finds the folder.
+    It appears whole or not at all. A second process waits for the first, and finds the folder. Rates of the rows with
+    those of the test part come after the rates of the others, and take from them what training is to hide.
     """
-    if is_prepared(folder) or folder.name not in MAKERS:
+    if is_prepared(folder) or folder.name not in MADE:
         return folder
     data = made(folder.parent, progress)
     if offered(folder):
+        like = made(data.parent / folder.name, progress) if data.name == refit.FOLDER else None
         with turn(data / kept.FOLDER), using(cores()):
             if not is_prepared(folder):
-                _make(folder, progress)
+                _make(folder, progress, like if like and is_prepared(like) else None)
     return folder
 
 
-def _make(folder: Path, progress: Progress) -> None:
+def _make(folder: Path, progress: Progress, like: Path | None) -> None:
     try:
-        MAKERS[folder.name](folder.parent, progress)
+        if folder.name == refit.FOLDER:
+            refit.make_refit(folder.parent, progress)
+        else:
+            rates.make_rates(folder.name, folder.parent, progress, like)
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise

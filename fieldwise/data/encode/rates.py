@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fieldwise.config.files import whole_folder
-from fieldwise.data.dataset import FACTS, Tally, is_prepared
+from fieldwise.data.dataset import FACTS, Tally, hide_of, is_prepared
 from fieldwise.data.encode.encode import Before, write_parts
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.fit import fit_encoder
@@ -59,10 +59,11 @@ def usual_history(schema: Schema, group: tuple[str, ...] = (), folds: int = FOLD
     )
 
 
-def make_rates(name: str, data: Path, progress: Progress) -> None:
+def make_rates(name: str, data: Path, progress: Progress, like: Path | None = None) -> None:
     """Makes the folder of this name from kept rows; what was encoded for `data`, or for the other, is taken from there.
 
-    Where rows seem to come from one event, they are in one fold, so that no row sees what gives its label away.
+    Where rows seem to come from one event, they are in one fold, so that no row sees what gives its label away. What
+    training hides is as in the folder `like`, or as the rows themselves say.
     """
     base = next((data / other for other in FOLDS if is_prepared(data / other)), data)
     schema = replace(Schema.load(base / "schema.toml"), history=HistorySettings())
@@ -76,7 +77,8 @@ def make_rates(name: str, data: Path, progress: Progress) -> None:
         fields = tuple(code.field for code in codes)
         inner = Encoder(replace(schema, fields=fields, history=history), codes, History(history))
         write_history(inner, stage, tally.rows, progress)
-        write_parts(inner, stage, work, tally, progress, Before(encoder, base))
+        hide = None if like is None else hide_of(like)
+        write_parts(inner, stage, work, tally, progress, Before(encoder, base), hide=hide)
         shutil.rmtree(stage)
 
 

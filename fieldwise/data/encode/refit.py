@@ -2,6 +2,8 @@
 
 Who has chosen a model by validation rows, and measured it on test rows, trains it again on all rows that are honest to
 use. Vocabularies, thresholds and rates are those of the larger training part; the validation rows stay out of it.
+Where the rows are in the order of time, these lie between older and newer training rows, and know too well which values
+the next rows have: how many are new, and so are hidden, is what the first folder says.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fieldwise.config.files import whole_folder
-from fieldwise.data.dataset import FACTS, Tally
+from fieldwise.data.dataset import FACTS, Tally, hide_of
 from fieldwise.data.encode import kept
 from fieldwise.data.encode.encode import JOURNAL, write_parts
 from fieldwise.data.encode.fit import fit_encoder
@@ -38,7 +40,8 @@ def make_refit(data: Path, progress: Progress) -> None:
     with whole_folder(data / FOLDER, FACTS) as work:
         rows = work / kept.FOLDER
         link_rows(data, rows, PARTS)
-        write_parts(fit_encoder(schema, rows / "train", progress, None, threads()), rows, work, tally, progress)
+        encoder = fit_encoder(schema, rows / "train", progress, None, threads())
+        write_parts(encoder, rows, work, tally, progress, hide=hide_of(data))
         (rows / JOURNAL).unlink()
         known = Kept.of(data)
         replace(known, makes=tuple(name for name in known.makes if name != FOLDER)).save(work)

@@ -119,12 +119,12 @@ class CapturedStep(Step):
             if len(rows) == size:
                 waiting.append(rows)
             if waiting and (len(waiting) == len(self.window.losses) or len(rows) != size):
-                yield self.source.load(np.concatenate(waiting)), len(waiting)
+                yield self.source.load(np.concatenate(waiting), epoch), len(waiting)
                 waiting = []
             if len(rows) != size:
-                yield take(part, rows), 1
+                yield take(part, rows, epoch), 1
         if waiting:
-            yield self.source.load(np.concatenate(waiting)), len(waiting)
+            yield self.source.load(np.concatenate(waiting), epoch), len(waiting)
 
     def _fill(self, loaded: list[Tensor], count: int) -> None:
         """Copies the next batches into the window, after it has sent the losses there to the host."""

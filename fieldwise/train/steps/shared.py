@@ -53,7 +53,7 @@ class SharedStep(Step):
         for rows in rows_of_batches(part.rows, settings.batch_size, self.seed, epoch, start, settings.shuffle_rows):
             if len(rows) < self.workers:
                 raise ConfigError(f"a batch needs a row for each of {self.workers} workers, found {len(rows)} rows")
-            own = take(part, share(rows, self.rank, self.workers))
+            own = take(part, share(rows, self.rank, self.workers), epoch)
             yield Share(own.ids, own.labels, own.weights, len(rows))
 
     def __call__(self, batch: Batch, number: int) -> float:
