@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -21,11 +20,15 @@ from fieldwise.data.read.texts import texts_of
 from fieldwise.data.schema import ROW_ORDER
 
 Rows = Callable[[], Iterator[pa.Table]]
+# From a chunk, its labels and the number of rows before it to the part number of each of its rows.
+Assign = Callable[[pa.Table, NDArray[np.uint8], int], NDArray[np.int64]]
+# Rows of one label that are drawn together: each such block has its share in every part.
+STRATUM = 20
 
 
 @dataclass(frozen=True)
 class Split:
-    """Which part a row goes to: at random by `shares`, or in the order of a column `by` (`row`: file order).
+    """Which part a row goes to: at random by `shares`, each label by itself, or in the order of a column `by` (`row`: file order).
 
     With `group`, rows that have the same values in these columns go to the same part.
     """
@@ -64,20 +67,47 @@ def order_bounds(split: Split, rows: int) -> NDArray[np.float64]:
     return np.asarray(np.floor(np.cumsum(split.shares)[:2] * rows + 1e-9))
 
 
-def at_random(split: Split) -> Callable[[int], NDArray[np.int64]]:
-    """A function that gives the part numbers of the next `count` rows; where the rows are cut does not matter."""
-    edges, random = np.cumsum(split.shares)[:2], stream(split.seed, SPLIT)
-    return lambda count: np.searchsorted(edges, random.random(count), side="right")
+def at_random(split: Split) -> Callable[[NDArray[np.uint8]], NDArray[np.int64]]:
+    """A function that gives the part numbers of the next rows by their labels; where the rows are cut does not matter.
+
+    Both labels are drawn apart, block after block, so that all parts have the same rate of positives: what few of them
+    say of a part would else be chance.
+    """
+    edges, strata = np.cumsum(split.shares)[:2], [_Stratum(split.seed, label) for label in (0, 1)]
+
+    def parts(labels: NDArray[np.uint8]) -> NDArray[np.int64]:
+        found = np.empty(len(labels), dtype=np.int64)
+        for label, stratum in enumerate(strata):
+            own = labels == label
+            found[own] = np.searchsorted(edges, stratum.next(int(own.sum())), side="right")
+        return found
+
+    return parts
 
 
-def assigner(rows: Rows, split: Split, notes: list[str]) -> Callable[[pa.Table, int], NDArray[np.int64]]:
-    """A function from a chunk and the rows before it to the part number of each of its rows."""
+class _Stratum:
+    """Numbers in [0, 1) for the rows of one label: uniform, and in each block of rows evenly spaced in random order."""
+
+    def __init__(self, seed: int, label: int) -> None:
+        self.random, self.left = stream(seed, SPLIT, label), np.empty(0)
+
+    def next(self, count: int) -> NDArray[np.float64]:
+        blocks = max(0, -(-(count - len(self.left)) // STRATUM))
+        drawn = self.random.random((blocks, STRATUM + 1))
+        ranks = np.argsort(np.argsort(drawn[:, 1:], axis=1), axis=1)
+        found = np.concatenate([self.left, ((ranks + drawn[:, :1]) / STRATUM).ravel()])
+        self.left = found[count:]
+        return found[:count]
+
+
+def assigner(rows: Rows, split: Split, notes: list[str]) -> Assign:
+    """How the rows are divided; `rows` are read once before that where they are put in the order of a column."""
     edges = np.cumsum(split.shares)[:2]
     if split.group:
-        return partial(_by_group, split, edges)
+        return lambda chunk, labels, passed: _by_group(split, edges, chunk)
     if not split.by:
         parts = at_random(split)
-        return lambda chunk, passed: parts(len(chunk))
+        return lambda chunk, labels, passed: parts(labels)
     counts: dict[str, int] = {}
     total = 0
     for chunk in rows():
@@ -94,17 +124,19 @@ def assigner(rows: Rows, split: Split, notes: list[str]) -> Callable[[pa.Table, 
         total += len(chunk)
     if not counts:
         bounds = order_bounds(split, total)
-        return lambda chunk, passed: np.searchsorted(bounds, np.arange(passed, passed + len(chunk)), side="right")
+        return lambda chunk, labels, passed: np.searchsorted(
+            bounds, np.arange(passed, passed + len(chunk)), side="right"
+        )
     part_of = _parts_by_value(counts, edges, split.by, notes)
 
-    def by_value(chunk: pa.Table, passed: int) -> NDArray[np.int64]:
+    def by_value(chunk: pa.Table, labels: NDArray[np.uint8], passed: int) -> NDArray[np.int64]:
         texts, places = texts_of(chunk[split.by])
         return np.array([part_of.get(text or "", 0) for text in texts])[places]
 
     return by_value
 
 
-def _by_group(split: Split, edges: NDArray[np.float64], chunk: pa.Table, passed: int) -> NDArray[np.int64]:
+def _by_group(split: Split, edges: NDArray[np.float64], chunk: pa.Table) -> NDArray[np.int64]:
     """The part of each row by a hash of its group, so that no list of groups is kept."""
     for name in split.group:
         if name not in chunk.column_names:

@@ -127,7 +127,7 @@ class Stager:
                     # Training rows come first; which parts they go to may be decided when all are there.
                     self.cuts = self.split.is_order_of(chunk) and self.keep_negatives == 1
                     assign = None if self.cuts else assigner(read, self.split, notes)
-                parts = assign(chunk, passed) if assign else np.full(len(chunk), PARTS.index(source))
+                parts = assign(chunk, labels, passed) if assign else np.full(len(chunk), PARTS.index(source))
                 self._drop(parts, labels)
                 types = self._typed(chunk, parts)
                 if number < len(self.done):

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ from fieldwise.data.read.parallel import cores, in_order, using
 from fieldwise.data.read.texts import texts_of
 from fieldwise.data.schema import ROW_ORDER, check_names
 from fieldwise.data.world.fields import Field
-from fieldwise.data.world.world import Span, World
+from fieldwise.data.world.world import Block, Span, World
 
 Bytes = NDArray[np.uint8]
 Ids = NDArray[np.int32]
@@ -142,26 +142,26 @@ class _Rows:
     def draw(self, split: Split, progress: Progress) -> None:
         """Draws all rows, and counts the codes of the training rows."""
         done = 0
-        for labels in in_order(self._tally, self._parted(split)):
-            self.labels.append(labels)
-            done += len(labels)
+        for rows in in_order(self._tally, self._parted(split)):
+            done += rows
             progress("drawing", done)
 
-    def _parted(self, split: Split) -> Iterator[tuple[int, Bytes]]:
-        """The blocks in order, each with the parts of its rows."""
+    def _parted(self, split: Split) -> Iterator[tuple[Block, Bytes, Bytes]]:
+        """The blocks in order, each with the labels of its rows and their parts."""
         random, bounds = at_random(split), order_bounds(split, self.span.rows)
-        for start in self.span.starts:
-            rows = np.arange(start, min(start + self.span.starts.step, self.span.rows))
-            parts = np.searchsorted(bounds, rows, side="right") if split.by else random(len(rows))
+        blocks = in_order(partial(self.world.block, self.span), self.span.starts)
+        for start, drawn in zip(self.span.starts, blocks, strict=True):
+            labels = drawn.clicks.astype(np.uint8)
+            rows = np.arange(start, start + len(labels))
+            parts = np.searchsorted(bounds, rows, side="right") if split.by else random(labels)
+            self.labels.append(labels)
             self.parts.append(parts.astype(np.uint8))
-            yield start, self.parts[-1]
+            yield drawn, labels, self.parts[-1]
 
-    def _tally(self, block: tuple[int, Bytes]) -> Bytes:
+    def _tally(self, block: tuple[Block, Bytes, Bytes]) -> int:
         from fieldwise.data.world import world_loops
 
-        start, parts = block
-        drawn = self.world.block(self.span, start)
-        labels = drawn.clicks.astype(np.uint8)
+        drawn, labels, parts = block
         # Threads that count at the same time have a table each.
         try:
             tally = self.tallies.pop()
@@ -169,7 +169,7 @@ class _Rows:
             tally = np.zeros((self.firsts[-1], 2), dtype=np.int64)
         world_loops.count(self._stacked(drawn.codes, self.names), parts == 0, labels, self.firsts, tally)
         self.tallies.append(tally)
-        return labels
+        return len(labels)
 
     @staticmethod
     def _stacked(codes: Mapping[str, Whole], names: Sequence[str]) -> Whole:
