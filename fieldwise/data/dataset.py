@@ -18,6 +18,8 @@ from fieldwise.config.errors import BundleError
 from fieldwise.data.schema import Layout, Schema
 
 PARTS = ("train", "valid", "test")
+# A block of rows in the order of time: its part, its rows, and the positives among them.
+Level = tuple[str, int, int]
 FACTS = "data.json"
 FORMAT = 1
 
@@ -47,7 +49,8 @@ def one_label(part: str, rows: int, label: int) -> str:
 class Dataset:
     """A prepared folder: schema.toml, encoder/, data.json and a folder for each part.
 
-    `names` are those of the layout's fields; `negatives_kept` is the share of its negatives that training has.
+    `names` are those of the layout's fields; `negatives_kept` is the share of its negatives that training has;
+    `levels` are the blocks of time of rows that were split by it.
     """
 
     path: Path
@@ -57,6 +60,7 @@ class Dataset:
     fingerprint: str
     names: list[str]
     negatives_kept: float = 1.0
+    levels: tuple[Level, ...] = ()
 
     @classmethod
     def open(cls, path: Path) -> Dataset:
@@ -66,6 +70,7 @@ class Dataset:
             layout = Layout(*(tuple(facts[key]) for key in ("sizes", "widths", "ordered", "first_sizes")))
             names, kept = list(facts["names"]), float(facts["negatives_kept"])
             parts = {name: _open_part(path / name) for name in PARTS if name in facts["rows"]}
+            levels = _levels(facts)
             # It is what a trained model takes along in the end: too late to find out that it is gone.
             if not (path / "encoder").is_dir():
                 raise FileNotFoundError(path / "encoder")
@@ -82,7 +87,12 @@ class Dataset:
                 found = f"{part.ids.shape} ids of {part.ids.dtype}, {facts['rows'][name]} rows"
                 raise BundleError(f"part '{name}' is damaged: {found} ({path})")
         fingerprint = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-        return cls(path, schema, layout, parts, fingerprint, names, kept)
+        return cls(path, schema, layout, parts, fingerprint, names, kept, levels)
+
+
+def _levels(facts: dict[str, Any]) -> tuple[Level, ...]:
+    """The blocks of time; folders that were written before there were any have none."""
+    return tuple((str(part), int(rows), int(positives)) for part, rows, positives in facts.get("levels", ()))
 
 
 def _open_part(folder: Path) -> Part:
@@ -96,16 +106,17 @@ def _open_part(folder: Path) -> Part:
 
 @dataclass(frozen=True)
 class Tally:
-    """The rows of each part, and the positives among them."""
+    """The rows of each part, and the positives among them; and in blocks of time where they are split by it."""
 
     rows: dict[str, int]
     positives: dict[str, int]
+    levels: tuple[Level, ...] = ()
 
     @classmethod
     def of(cls, folder: Path) -> Tally:
         """What `write_facts` has left of a prepared folder."""
         facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
-        return cls(facts["rows"], facts["positives"])
+        return cls(facts["rows"], facts["positives"], _levels(facts))
 
 
 def is_prepared(folder: Path) -> bool:
@@ -128,7 +139,7 @@ def write_facts(
         "rows": tally.rows,
         "positives": tally.positives,
         "digest": digest,
-    }
+    } | ({"levels": tally.levels} if tally.levels else {})
     (folder / FACTS).write_text(json.dumps(facts, indent=1), encoding="utf-8")
 
 

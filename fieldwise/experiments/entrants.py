@@ -146,7 +146,9 @@ def _runs(run: Path) -> list[Path]:
 
 
 def _valid_loss(run: Path) -> float:
-    return float(_report(run)["valid"]["log_loss"])
+    """What a run is chosen by: the log loss of validation rows that its weights and its calibration did not see."""
+    report = _report(run)
+    return float(report.get("cross_fitted", report["valid"]["log_loss"]))
 
 
 def _report(run: Path) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from fieldwise.config.errors import BundleError, ConfigError
 from fieldwise.config.files import whole_folder
 from fieldwise.config.progress import Progress
 from fieldwise.config.settings import Config, TrainSettings
-from fieldwise.data.dataset import Dataset, Part
+from fieldwise.data.dataset import Dataset, Level, Part
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.evaluation import metrics
 from fieldwise.train.runs import Run, check_classes
@@ -73,18 +73,36 @@ class Blending(Run):
         rows = {part: _joined(encoder, members, datasets, part) for part in _held_out(datasets)}
         prints = "-".join(dataset.fingerprint for dataset in datasets)
         parts = {"train": rows["valid"], **rows}
-        joined = Dataset(first.path, schema, encoder.layout, parts, prints, encoder.names)
+        joined = Dataset(
+            first.path, schema, encoder.layout, parts, prints, encoder.names, levels=_same_levels(datasets)
+        )
         super().__init__(config, joined, out, resume=False)
 
     def fit(self, progress: Progress) -> None:
         began, valid = time.monotonic(), self.valid
-        logits = in_batches(self.model.each, valid.ids)
-        if not self.config.options["plain"]:
-            self.model.weights, self.model.shift = calibration.stack(valid.labels, logits, valid.weights)
+        self.logits = logits = in_batches(self.model.each, valid.ids)
+        self.model.weights, self.model.shift = self._stacked(slice(None))
         self.losses = [metrics.log_loss(valid.labels, metrics.sigmoid(own), valid.weights) for own in logits]
         self.state.seconds = time.monotonic() - began
         for fact in self._members():
             self._log({"event": "member", **fact})
+
+    def _stacked(self, rows: NDArray[np.int64] | slice) -> tuple[NDArray[np.float64], float]:
+        """The weights and the shift that some of the validation rows say."""
+        if self.config.options["plain"]:
+            return self.model.weights, self.model.shift
+        weights = None if self.valid.weights is None else self.valid.weights[rows]
+        return calibration.stack(self.valid.labels[rows], self.logits[:, rows], weights)
+
+    def _cross_fitted(self, logits: NDArray[np.floating[Any]]) -> float:
+        """As of any run; the weights are fitted on the same rows as the calibration, and judged by others too."""
+
+        def fitted(known: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.float64]:
+            weights, shift = self._stacked(known)
+            blended = weights @ self.logits + shift
+            return self._calibrated(blended, known).probabilities(blended[others])
+
+        return calibration.cross_fitted(self.valid.labels, fitted, self.valid.weights, self.ahead is not None)
 
     def _take_best(self) -> None:
         """Does nothing: there is one fit."""
@@ -131,6 +149,12 @@ def _rows_of(member: Bundle, data: Sequence[Path]) -> Dataset:
         if data
         else f"the prepared folder {named} of {member.path} is gone or has changed; name it with --data"
     )
+
+
+def _same_levels(datasets: Sequence[Dataset]) -> tuple[Level, ...]:
+    """The blocks of time that all members were trained on; none where those differ."""
+    levels = {dataset.levels for dataset in datasets}
+    return levels.pop() if len(levels) == 1 else ()
 
 
 def _held_out(datasets: Sequence[Dataset]) -> list[str]:

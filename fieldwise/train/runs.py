@@ -24,6 +24,7 @@ from fieldwise.config.progress import Watch as Watch
 from fieldwise.config.settings import Config, config_from
 from fieldwise.data.dataset import Dataset, Part
 from fieldwise.evaluation import metrics
+from fieldwise.evaluation.outlook import Outlook, outlook
 from fieldwise.evaluation.pair_strength import pair_strength, strongest
 from fieldwise.train import distributed
 from fieldwise.train.state import State
@@ -53,6 +54,7 @@ class Run(ABC):
         self.config, self.settings = config, config.train
         # Held-out parts keep all negatives; the logits of a model trained on a share r of them are ln r too high there.
         self.offset = math.log(dataset.negatives_kept)
+        self.ahead = outlook(dataset.levels)
         self.state = State()
         self.finished = distributed.from_first(lambda: self._claim(resume))
 
@@ -177,15 +179,15 @@ class Run(ABC):
 
     def _leave(self, logits: dict[str, NDArray[np.floating[Any]]], strength: dict[str, Any] | None) -> dict[str, Any]:
         """Writes the files of a finished run; returns its report."""
-        valid = self.valid
-        fitted = calibration.fit(self.settings.calibration, valid.labels, logits["valid"], valid.weights, self.offset)
-        report = self._facts() | {"calibration": fitted.kind}
+        fitted = self._calibrated(logits["valid"])
+        report = self._facts() | {"calibration": fitted.kind, "cross_fitted": self._cross_fitted(logits["valid"])}
         held_out = [name for name in ("valid", "test") if name in logits]
         for name in held_out:
             part, probabilities = self.dataset.parts[name], fitted.probabilities(logits[name])
             report[name] = metrics.evaluate(part.labels, probabilities, part.weights)
             if name == held_out[-1]:
                 Predictions(name, part.labels, probabilities.astype(np.float32), part.weights).save(self.out)
+        report |= self._expected(report[held_out[-1]])
         if strength is not None:
             report["pair_strength"] = strength
         bundle.write(self.out / "bundle", self.config, self._sources(), self._whole, fitted, report)
@@ -194,6 +196,36 @@ class Run(ABC):
         (self.out / "DONE").touch()
         self._tidy()
         return report
+
+    def _calibrated(
+        self, logits: NDArray[np.floating[Any]], rows: NDArray[np.int64] | slice = slice(None)
+    ) -> calibration.Calibration:
+        """The calibration that some of the validation rows say, from the logits of all of them."""
+        valid = self.valid
+        weights = None if valid.weights is None else valid.weights[rows]
+        kind = self.settings.calibration
+        return calibration.fit(kind, valid.labels[rows], logits[rows], weights, self.offset, self.ahead)
+
+    def _cross_fitted(self, logits: NDArray[np.floating[Any]]) -> float:
+        """Validation log loss where what is fitted on validation rows never saw the rows that it is judged by."""
+        return calibration.cross_fitted(
+            self.valid.labels,
+            lambda known, others: self._calibrated(logits, known).probabilities(logits[others]),
+            self.valid.weights,
+            self.ahead is not None,
+        )
+
+    def _expected(self, found: dict[str, Any]) -> dict[str, Any]:
+        """Between which bounds predicted/observed is expected on as many later rows as those that were measured."""
+        ahead, rate = self.ahead, found["positive_rate"]
+        if not 0 < rate < 1:
+            return {}
+        told = [float(np.sum(part.labels)) for part in (self.part, self.valid)]
+        # Without an order in time, the rows at hand are all that is not known.
+        usual = Outlook(1.0, sd=float(np.hypot(1 / math.sqrt(max(told[0], 1.0)), calibration.doubt(told[1]))))
+        low, high = (ahead or usual).range(rate, rate * found["rows"])
+        moved = {"level_kept": ahead.keep, "level_moved": ahead.move, "level_sd": ahead.sd} if ahead else {}
+        return {"expected_calibration": [low, high], **moved}
 
     def _score(self, ids: NDArray[np.int32]) -> NDArray[np.floating[Any]]:
         """Logits of all rows."""

@@ -28,9 +28,10 @@ STRATUM = 20
 
 @dataclass(frozen=True)
 class Split:
-    """Which part a row goes to: at random by `shares`, each label by itself, or in the order of a column `by` (`row`: file order).
+    """Which part a row goes to: at random by `shares`, or in the order of a column `by` (`row`: file order).
 
-    With `group`, rows that have the same values in these columns go to the same part.
+    At random, each label is drawn by itself. With `group`, rows that have the same values in these columns go to the
+    same part.
     """
 
     shares: tuple[float, float, float] = (0.8, 0.1, 0.1)
@@ -145,6 +146,11 @@ def _by_group(split: Split, edges: NDArray[np.float64], chunk: pa.Table) -> NDAr
     return np.searchsorted(edges, numbers / 2.0**64, side="right")
 
 
+def in_order_of(values: Collection[str]) -> list[str]:
+    """Values in the order of time, or as texts where they are no times."""
+    return _in_order(values) or sorted(values)
+
+
 def _in_order(values: Collection[str]) -> list[str]:
     """Numbers, or dates and times as ISO 8601 has them, in their order, an empty one first; none if they are neither.
 
@@ -169,9 +175,8 @@ def _parts_by_value(counts: dict[str, int], edges: NDArray[np.float64], by: str,
     """Values named after the parts name them; others are put in order and cut where the shares say."""
     if set(counts) <= set(PARTS):
         return {value: PARTS.index(value) for value in counts}
-    ordered = _in_order(counts)
-    if not ordered:
-        ordered = sorted(counts)
+    ordered = in_order_of(counts)
+    if not _in_order(counts):
         notes.append(
             f"--split-by {by}: put in order as text, from '{ordered[0]}' to '{ordered[-1]}'; is that time's order?"
         )

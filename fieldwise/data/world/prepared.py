@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 
 from fieldwise.config.errors import ConfigError
 from fieldwise.config.files import whole_folder
-from fieldwise.data.dataset import PARTS, Tally, write_facts
+from fieldwise.data.dataset import PARTS, Level, Tally, write_facts
 from fieldwise.data.encode.encode import first_digest, open_files
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.infer import SAMPLE_ROWS, infer_schema
+from fieldwise.data.encode.levels import Levels
 from fieldwise.data.encode.prepare import field_facts, held_out_notes
 from fieldwise.data.encode.split import Split, at_random, order_bounds
 from fieldwise.data.encode.stage import check_training
@@ -87,14 +88,15 @@ def prepare_log(
         encoder = Encoder(schema, list(in_order(rows.fit, schema.fields)))
         encoder.save(folder / "encoder")
         digest = rows.encode(encoder, folder, progress)
-        write_facts(folder, encoder.names, encoder.layout, Tally(rows.counts, rows.positives), 1.0, digest)
+        tally = Tally(rows.counts, rows.positives, rows.levels(split))
+        write_facts(folder, encoder.names, encoder.layout, tally, 1.0, digest)
     return {
         "data": str(out),
         "rows": rows.counts,
         "positive_rate": {part: rows.positives[part] / count for part, count in rows.counts.items()},
         "fields": field_facts(encoder),
         **NOT_THERE,
-        "notes": [*held_out_notes(Tally(rows.counts, rows.positives), None), *left_out],
+        "notes": [*held_out_notes(tally, None), *left_out],
     }
 
 
@@ -138,6 +140,14 @@ class _Rows:
         return {
             part: sum(int(labels[parts == PARTS.index(part)].sum()) for parts, labels in both) for part in self.counts
         }
+
+    def levels(self, split: Split) -> tuple[Level, ...]:
+        """The blocks of time, where the order of the rows is the time."""
+        found, passed = Levels(split), 0
+        for labels in self.labels if split.by else ():
+            found.add_in_order(labels, passed)
+            passed += len(labels)
+        return tuple(found.blocks)
 
     def draw(self, split: Split, progress: Progress) -> None:
         """Draws all rows, and counts the codes of the training rows."""
