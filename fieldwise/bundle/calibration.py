@@ -179,16 +179,24 @@ def stack(labels: NDArray[Any], logits: NDArray[Any], weights: NDArray[Any] | No
     """Weights (K,) of 0 or more and a shift for the logits (K, n) of several models, of least log loss on these rows.
 
     A ridge penalty pulls the weights towards the average 1 / K, as a prior with that standard deviation would, and
-    their sum towards 1; if one class is missing they are the average. The shift leaves the mean prediction that of
-    the members: the level is for `fit`, which knows how much of it to believe.
+    their sum towards 1; if one class is missing they are the average.
     """
     x, y = np.asarray(logits, dtype=np.float64), np.asarray(labels, dtype=np.float64)
     w = np.ones(len(y)) if weights is None else np.asarray(weights, dtype=np.float64)
     plain = np.full(len(x), 1 / len(x))
     if not (w * y).sum() or not (w * (1 - y)).sum():
         return plain, 0.0
-    found, _ = _newton(x, y, w, plain, ridge=float(len(x)) ** 2, ridge_sum=1 / SUM_SD**2)
-    return found, _shift(found @ x, found @ sigmoid(x) / found.sum(), w)
+    return _newton(x, y, w, plain, ridge=float(len(x)) ** 2, ridge_sum=1 / SUM_SD**2)
+
+
+def level_shift(logits: NDArray[Any], members: Floats, weights: NDArray[Any] | None = None) -> float:
+    """The shift for the logits (K, n) of members with these weights (K,) that leaves the level as the members have it.
+
+    The level is for `fit`, which knows how much of a correction to believe.
+    """
+    x = np.asarray(logits, dtype=np.float64)
+    w = np.ones(x.shape[1]) if weights is None else np.asarray(weights, dtype=np.float64)
+    return _shift(members @ x, members @ sigmoid(x) / members.sum(), w) if members.any() else 0.0
 
 
 # How far the sum of a blend's weights lies from 1: members that err apart are too cautious together.

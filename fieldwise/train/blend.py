@@ -92,7 +92,8 @@ class Blending(Run):
         if self.config.options["plain"]:
             return self.model.weights, self.model.shift
         weights = None if self.valid.weights is None else self.valid.weights[rows]
-        return calibration.stack(self.valid.labels[rows], self.logits[:, rows], weights)
+        found, _ = calibration.stack(self.valid.labels[rows], self.logits[:, rows], weights)
+        return found, calibration.level_shift(self.logits[:, rows], found, weights)
 
     def _cross_fitted(self, logits: NDArray[np.floating[Any]]) -> float:
         """As of any run; the weights are fitted on the same rows as the calibration, and judged by others too."""

@@ -147,8 +147,8 @@ def test_members_of_noise_gain_nothing_when_they_are_judged_by_other_rows():
     logits = random.normal(-2.2, 0.7, (12, 300))
 
     def fitted(known, others):
-        weights, shift = calibration.stack(labels[known], logits[:, known])
-        blended = weights @ logits + shift
+        weights, _ = calibration.stack(labels[known], logits[:, known])
+        blended = weights @ logits + calibration.level_shift(logits[:, known], weights)
         return calibration.fit("platt", labels[known], blended[known]).probabilities(blended[others])
 
     every = np.arange(300)
@@ -161,6 +161,6 @@ def test_a_blend_leaves_the_level_to_the_calibration():
     labels, logits = good_model(5000, 0)
     random = np.random.default_rng(1)
     members = np.stack([logits - 0.5 + random.normal(0, 0.3, len(logits)) for _ in range(3)])
-    weights, shift = calibration.stack(labels, members)
-    blended = weights @ members + shift
+    weights, _ = calibration.stack(labels, members)
+    blended = weights @ members + calibration.level_shift(members, weights)
     assert calibration.fit("shift", labels, blended).shift == pytest.approx(0.5, abs=0.12)
