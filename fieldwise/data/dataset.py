@@ -18,6 +18,8 @@ from fieldwise.config.errors import BundleError
 from fieldwise.data.schema import Layout, Schema
 
 PARTS = ("train", "valid", "test")
+# The name of a part's ids in the view of its history that was not asked for.
+OTHER_IDS = "other_ids"
 # A block of rows in the order of time: its part, its rows, and the positives among them.
 Level = tuple[str, int, int]
 FACTS = "data.json"
@@ -26,11 +28,15 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Part:
-    """The rows of one part: ids (n, C), labels (n,) and, where rows are weighted, weights (n,)."""
+    """The rows of one part: ids (n, C), labels (n,) and, where rows are weighted, weights (n,).
+
+    `other_ids` are those of the view of the history that was not asked for, where there are two.
+    """
 
     ids: NDArray[np.int32]
     labels: NDArray[np.uint8]
     weights: NDArray[np.float32] | None = None
+    other_ids: NDArray[np.int32] | None = None
 
     @property
     def rows(self) -> int:
@@ -96,11 +102,12 @@ def _levels(facts: dict[str, Any]) -> tuple[Level, ...]:
 
 
 def _open_part(folder: Path) -> Part:
-    weights = folder / "weights.npy"
+    weights, other = folder / "weights.npy", folder / f"{OTHER_IDS}.npy"
     return Part(
         np.load(folder / "ids.npy", mmap_mode="r", allow_pickle=False),
         np.load(folder / "labels.npy", mmap_mode="r", allow_pickle=False),
         np.load(weights, mmap_mode="r", allow_pickle=False) if weights.exists() else None,
+        np.load(other, mmap_mode="r", allow_pickle=False) if other.exists() else None,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,6 +28,15 @@ from fieldwise.train.runs import Run, check_classes
 NAME = "blend"
 
 
+@dataclass(frozen=True)
+class Evidence:
+    """Rows beside the validation part that members are judged by: their logits (K, n), labels (n,) and weights (n,)."""
+
+    logits: NDArray[np.float64]
+    labels: NDArray[np.uint8]
+    weights: NDArray[np.float32] | None = None
+
+
 def blend(
     sources: Sequence[Path],
     out: Path,
@@ -35,11 +45,13 @@ def blend(
     calibrated: str = "platt",
     device: str = "cpu",
     force: bool = False,
+    beside: Evidence | None = None,
 ) -> dict[str, Any]:
     """Blends runs or bundles into a run folder and returns its report; a blend among them counts as its members.
 
     `data` names the prepared folders of the members, in any order, where the ones they were trained on are gone;
-    `plain` gives all members the same weight.
+    `plain` gives all members the same weight. Weights and calibration are fitted on the validation rows, and on what is
+    known `beside` them of the same members.
     """
     opened = [bundle.load(source) for source in sources]
     paths = {one.path: source for one, source in zip(opened, sources, strict=True)}
@@ -53,7 +65,7 @@ def blend(
     config = Config(NAME, {"members": tuple(named), "plain": plain}, settings, device=device)
     with (
         whole_folder(out, f"bundle/{Blend.file}", force) as work,
-        Blending(config, members, datasets, work) as run,
+        Blending(config, members, datasets, work, beside) as run,
     ):
         run.fit(Progress())
         return run.finish()
@@ -65,7 +77,14 @@ class Blending(Run):
     model: Blend[Trained]
     steps = 1
 
-    def __init__(self, config: Config, members: Sequence[Bundle], datasets: Sequence[Dataset], out: Path) -> None:
+    def __init__(
+        self,
+        config: Config,
+        members: Sequence[Bundle],
+        datasets: Sequence[Dataset],
+        out: Path,
+        beside: Evidence | None = None,
+    ) -> None:
         schema, encoder, self.model = bundle.joined(members)
         self.model.to(device_of(config.device))
         self.members, self.datasets = members, datasets
@@ -77,10 +96,17 @@ class Blending(Run):
             first.path, schema, encoder.layout, parts, prints, encoder.names, levels=_same_levels(datasets)
         )
         super().__init__(config, joined, out, resume=False)
+        valid = self.valid
+        more = [beside] if beside is not None and len(beside.logits) == len(members) else []
+        self.beside, self.labels = more, np.concatenate([valid.labels, *(own.labels for own in more)])
+        self.weights = valid.weights
+        if valid.weights is not None:
+            self.weights = np.concatenate([valid.weights, *(own.weights for own in more if own.weights is not None)])
 
     def fit(self, progress: Progress) -> None:
         began, valid = time.monotonic(), self.valid
-        self.logits = logits = in_batches(self.model.each, valid.ids)
+        logits = in_batches(self.model.each, valid.ids)
+        self.logits = np.concatenate([logits, *(own.logits for own in self.beside)], axis=1)
         self.model.weights, self.model.shift = self._stacked(slice(None))
         self.losses = [metrics.log_loss(valid.labels, metrics.sigmoid(own), valid.weights) for own in logits]
         self.state.seconds = time.monotonic() - began
@@ -91,8 +117,8 @@ class Blending(Run):
         """The weights and the shift that some of the validation rows say."""
         if self.config.options["plain"]:
             return self.model.weights, self.model.shift
-        weights = None if self.valid.weights is None else self.valid.weights[rows]
-        found, _ = calibration.stack(self.valid.labels[rows], self.logits[:, rows], weights)
+        weights = None if self.weights is None else self.weights[rows]
+        found, _ = calibration.stack(self.labels[rows], self.logits[:, rows], weights)
         return found, calibration.level_shift(self.logits[:, rows], found, weights)
 
     def _cross_fitted(self, logits: NDArray[np.floating[Any]]) -> float:
@@ -103,7 +129,16 @@ class Blending(Run):
             blended = weights @ self.logits + shift
             return self._calibrated(blended, known).probabilities(blended[others])
 
-        return calibration.cross_fitted(self.valid.labels, fitted, self.valid.weights, self.ahead is not None)
+        return calibration.cross_fitted(self.labels, fitted, self.weights, self.ahead is not None)
+
+    def _calibrated(
+        self, logits: NDArray[np.floating[Any]], rows: NDArray[np.int64] | slice = slice(None)
+    ) -> calibration.Calibration:
+        """As of any run; the rows beside the validation part count too."""
+        blended = self.model.weights @ self.logits + self.model.shift if isinstance(rows, slice) else logits
+        weights = None if self.weights is None else self.weights[rows]
+        kind = self.settings.calibration
+        return calibration.fit(kind, self.labels[rows], blended[rows], weights, self.offset, self.ahead)
 
     def _take_best(self) -> None:
         """Does nothing: there is one fit."""
@@ -186,6 +221,11 @@ def _joined(
     if isinstance(encoder, Encoder):
         return part
     rows = {id(member.encoder): dataset for member, dataset in zip(members, datasets, strict=True)}
-    ids = JoinedIds(encoder, [rows[id(own)].parts[name].ids for own in encoder.encoders])
+    own = [rows[id(one)].parts[name] for one in encoder.encoders]
+    ids = JoinedIds(encoder, [one.ids for one in own])
     # Scoring and explaining only take its length and slices.
-    return Part(cast(NDArray[np.int32], ids), part.labels, part.weights)
+    joined = Part(cast(NDArray[np.int32], ids), part.labels, part.weights)
+    if all(one.other_ids is None for one in own):
+        return joined
+    other = JoinedIds(encoder, [one.ids if one.other_ids is None else one.other_ids for one in own])
+    return replace(joined, other_ids=cast(NDArray[np.int32], other))

@@ -23,6 +23,7 @@ from fieldwise.config.progress import Progress as Progress
 from fieldwise.config.progress import Watch as Watch
 from fieldwise.config.settings import Config, config_from
 from fieldwise.data.dataset import Dataset, Part
+from fieldwise.data.schema import VIEWS
 from fieldwise.evaluation import metrics
 from fieldwise.evaluation.outlook import Outlook, outlook
 from fieldwise.evaluation.pair_strength import pair_strength, strongest
@@ -174,11 +175,18 @@ class Run(ABC):
             return {}
         self._take_best()
         logits = {name: self._score(part.ids) for name, part in self.dataset.parts.items() if name in ("valid", "test")}
+        other_ids = self.dataset.parts[list(logits)[-1]].other_ids
+        other = None if other_ids is None else self._score(other_ids)
         strength = self._pair_strength(self.valid) if self.dataset.layout.fields > 1 else None
-        return self._leave(logits, strength) if distributed.first() else {}
+        return self._leave(logits, strength, other) if distributed.first() else {}
 
-    def _leave(self, logits: dict[str, NDArray[np.floating[Any]]], strength: dict[str, Any] | None) -> dict[str, Any]:
-        """Writes the files of a finished run; returns its report."""
+    def _leave(
+        self,
+        logits: dict[str, NDArray[np.floating[Any]]],
+        strength: dict[str, Any] | None,
+        other: NDArray[np.floating[Any]] | None = None,
+    ) -> dict[str, Any]:
+        """Writes the files of a finished run; returns its report. `other` are the logits in the other view, if any."""
         fitted = self._calibrated(logits["valid"])
         report = self._facts() | {"calibration": fitted.kind, "cross_fitted": self._cross_fitted(logits["valid"])}
         held_out = [name for name in ("valid", "test") if name in logits]
@@ -188,6 +196,10 @@ class Run(ABC):
             if name == held_out[-1]:
                 Predictions(name, part.labels, probabilities.astype(np.float32), part.weights).save(self.out)
         report |= self._expected(report[held_out[-1]])
+        if other is not None:
+            part = self.dataset.parts[held_out[-1]]
+            found = metrics.evaluate(part.labels, fitted.probabilities(other), part.weights)
+            report["views"] = self._views(report[held_out[-1]], found)
         if strength is not None:
             report["pair_strength"] = strength
         bundle.write(self.out / "bundle", self.config, self._sources(), self._whole, fitted, report)
@@ -226,6 +238,13 @@ class Run(ABC):
         low, high = (ahead or usual).range(rate, rate * found["rows"])
         moved = {"level_kept": ahead.keep, "level_moved": ahead.move, "level_sd": ahead.sd} if ahead else {}
         return {"expected_calibration": [low, high], **moved}
+
+    def _views(self, asked: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+        """The metrics of the held-out rows in both views of the history; the first is what choices are made by."""
+        first = self.dataset.schema.history.view
+        second = next(view for view in VIEWS if view != first)
+        kept = ("auc", "log_loss", "calibration")
+        return {view: {key: found[key] for key in kept} for view, found in ((first, asked), (second, other))}
 
     def _score(self, ids: NDArray[np.int32]) -> NDArray[np.floating[Any]]:
         """Logits of all rows."""

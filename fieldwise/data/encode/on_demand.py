@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from fieldwise.config.errors import FieldwiseError
 from fieldwise.config.files import turn
 from fieldwise.data.dataset import is_prepared
-from fieldwise.data.encode import kept, rates, refit
+from fieldwise.data.encode import folds, kept, rates, refit
 from fieldwise.data.encode.kept import Kept
 from fieldwise.data.encode.staged import Progress, quiet
 from fieldwise.data.read.parallel import cores, using
 
-MAKERS = {name: partial(rates.make_rates, name) for name in rates.FOLDS} | {refit.FOLDER: refit.make_refit}
+MAKERS: dict[str, Callable[[Path, Progress], None]] = {
+    **{name: partial(rates.make_rates, name) for name in rates.FOLDS},
+    **{name: partial(folds.make_fold, name) for name in folds.FOLDERS},
+    refit.FOLDER: refit.make_refit,
+}
 
 
 def offered(folder: Path) -> bool:

@@ -43,4 +43,4 @@ def make_refit(data: Path, progress: Progress) -> None:
         write_parts(fit_encoder(schema, rows / "train", progress, None, threads()), rows, work, tally, progress)
         (rows / JOURNAL).unlink()
         known = Kept.of(data)
-        replace(known, makes=tuple(name for name in known.makes if name != FOLDER)).save(work)
+        replace(known, makes=tuple(name for name in known.makes if name in kept.RATES)).save(work)

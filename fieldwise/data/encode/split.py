@@ -105,7 +105,7 @@ def assigner(rows: Rows, split: Split, notes: list[str]) -> Assign:
     """How the rows are divided; `rows` are read once before that where they are put in the order of a column."""
     edges = np.cumsum(split.shares)[:2]
     if split.group:
-        return lambda chunk, labels, passed: _by_group(split, edges, chunk)
+        return lambda chunk, labels, passed: by_group(split, chunk)
     if not split.by:
         parts = at_random(split)
         return lambda chunk, labels, passed: parts(labels)
@@ -137,13 +137,13 @@ def assigner(rows: Rows, split: Split, notes: list[str]) -> Assign:
     return by_value
 
 
-def _by_group(split: Split, edges: NDArray[np.float64], chunk: pa.Table) -> NDArray[np.int64]:
+def by_group(split: Split, chunk: pa.Table) -> NDArray[np.int64]:
     """The part of each row by a hash of its group, so that no list of groups is kept."""
     for name in split.group:
         if name not in chunk.column_names:
             raise DataError(f"--split-group column '{name}' is missing; the file has: {', '.join(chunk.column_names)}")
     numbers = mixed([column_hashes(chunk[name]) for name in split.group], split.seed)
-    return np.searchsorted(edges, numbers / 2.0**64, side="right")
+    return np.searchsorted(np.cumsum(split.shares)[:2], numbers / 2.0**64, side="right")
 
 
 def in_order_of(values: Collection[str]) -> list[str]:
