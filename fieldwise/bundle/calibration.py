@@ -59,9 +59,18 @@ class Calibration:
         return found
 
 
-# Before any row is seen: a slope lies this far from 1, and a shift this far from 0. One time in fifty it lies anywhere,
-# as where training rows were chosen: what is beyond chance is therefore believed at once.
-SLOPE_SD, SHIFT_SD = 0.1, 0.1
+@dataclass(frozen=True)
+class BaseRate:
+    """The rate among the training rows, all negatives counted, and how many positives it is from."""
+
+    rate: float
+    positives: float
+
+
+# Before any row is seen: a slope lies this far from 1, a shift this far from 0, and the level of one part this far from
+# that of another. One time in fifty it lies anywhere, as where training rows were chosen: what is beyond chance is
+# therefore believed at once.
+SLOPE_SD, SHIFT_SD, LEVEL_SD = 0.1, 0.2, 0.1
 ANYWHERE, ANYWHERE_SD = 0.02, 2.0
 
 
@@ -72,12 +81,17 @@ def fit(
     weights: NDArray[Any] | None = None,
     offset: float = 0.0,
     ahead: Outlook | None = None,
+    trained: BaseRate | None = None,
+    bias: float = 0.0,
 ) -> Calibration:
     """The calibration of a kind that these rows, and what is usual, say; only the offset if one class is missing.
 
     `shift` moves all logits towards the observed rate; `platt` also scales them; `isotonic` fits a rising curve
-    (needs a few thousand rows). The fewer positives there are, the less a slope and a shift leave 1 and 0. Rows of the
-    future have another level than these: where the outlook `ahead` is given, it says how much of the shift stands.
+    (needs a few thousand rows). The fewer positives there are, the less a slope and a shift leave 1 and 0.
+
+    Rows of the future have another level than these: where the outlook `ahead` is given, it says how much of the shift
+    stands, beside the `bias` that the model has on its own training rows. Else the rate of these rows and that of the
+    rows `trained` on are the same but for chance.
     """
     if kind not in KINDS:
         raise ConfigError(unknown("calibration", kind, KINDS))
@@ -87,7 +101,7 @@ def fit(
         return Calibration(offset=offset)
     x = np.asarray(logits, dtype=np.float64) + offset
     if kind in ("shift", "platt"):
-        return Calibration(kind, *_shrunk(x, y, w, kind == "platt", ahead), offset=offset)
+        return Calibration(kind, *_shrunk(x, y, w, kind == "platt", ahead, trained, bias), offset=offset)
     from sklearn.isotonic import IsotonicRegression
 
     curve = IsotonicRegression(y_min=1e-6, y_max=1 - 1e-6, out_of_bounds="clip").fit(sigmoid(x), y, sample_weight=w)
@@ -130,7 +144,9 @@ def cross_fitted(
     return log_loss(labels[seen], found[seen], None if weights is None else weights[seen])
 
 
-def _shrunk(x: Floats, y: Floats, w: Floats, scale: bool, ahead: Outlook | None) -> tuple[float, float]:
+def _shrunk(
+    x: Floats, y: Floats, w: Floats, scale: bool, ahead: Outlook | None, trained: BaseRate | None, bias: float
+) -> tuple[float, float]:
     """The slope and the shift of logits x (n,), drawn towards 1 and 0 by as much as chance may have moved them."""
     slope = 1.0
     # Weighted rows say as much as the rows of weight 1 that they are worth, whatever the scale of the weights.
@@ -141,10 +157,29 @@ def _shrunk(x: Floats, y: Floats, w: Floats, scale: bool, ahead: Outlook | None)
         noise = 1 / max(told @ (x - np.average(x, weights=told + 1e-12)) ** 2, 1e-9)
         slope = 1 + kept(float(found[0]) - 1, noise, SLOPE_SD) * (float(found[0]) - 1)
     # With the first shift the slope leaves the level of the model as it is, with the second it is that of the rows.
-    first, last = (_shift(slope * x, level, w) for level in (sigmoid(x), y))
-    noise = 1 / max((worth * _variances(slope * x + last)).sum(), 1e-9)
+    first = _shift(slope * x, sigmoid(x + bias), w)
+    if ahead or not trained:
+        last = _shift(slope * x, y, w)
+        noise = 1 / max((worth * _variances(slope * x + last)).sum(), 1e-9)
+    else:
+        last = _shift(slope * x, np.full_like(y, _rate(float(np.average(y, weights=w)), worth.sum(), trained)), w)
+        noise = _doubt_of_mean(slope * x + last, worth) + 1 / max(trained.positives, 1.0)
     stays = ahead.keep if ahead else kept(last - first, noise, SHIFT_SD)
     return slope, first + stays * (last - first) + (ahead.move if ahead else 0.0)
+
+
+def _rate(found: float, rows: float, trained: BaseRate) -> float:
+    """The rate of rows like these, from theirs and from that of the training rows."""
+    here, there = (np.log(rate / (1 - rate)) for rate in (found, trained.rate))
+    noise = 1 / max(rows * found * (1 - found), 1e-9) + 1 / max(trained.positives, 1.0)
+    return float(sigmoid(there + kept(here - there, noise, LEVEL_SD) * (here - there)))
+
+
+def _doubt_of_mean(x: Floats, worth: Floats) -> float:
+    """The variance of the shift that gives logits x (n,) a mean prediction, by the chance that drew these rows."""
+    p = sigmoid(x)
+    mean, slope = (float(np.average(values, weights=worth)) for values in (p, p * (1 - p)))
+    return float(np.average((p - mean) ** 2, weights=worth) / max(float(worth.sum()) * slope**2, 1e-9))
 
 
 def _shift(x: Floats, level: Floats, w: Floats) -> float:
@@ -187,6 +222,13 @@ def stack(labels: NDArray[Any], logits: NDArray[Any], weights: NDArray[Any] | No
     if not (w * y).sum() or not (w * (1 - y)).sum():
         return plain, 0.0
     return _newton(x, y, w, plain, ridge=float(len(x)) ** 2, ridge_sum=1 / SUM_SD**2)
+
+
+def own_level(labels: NDArray[Any], logits: NDArray[Any], weights: NDArray[Any] | None = None) -> float:
+    """The shift that gives logits (n,) the rate of their labels; 0 with one class alone."""
+    y, w = np.asarray(labels, dtype=np.float64), np.ones(len(labels)) if weights is None else np.asarray(weights, float)
+    one_class = not (w * y).sum() or not (w * (1 - y)).sum()
+    return 0.0 if one_class else _shift(np.asarray(logits, dtype=np.float64), y, w)
 
 
 def level_shift(logits: NDArray[Any], members: Floats, weights: NDArray[Any] | None = None) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +16,7 @@ from fieldwise.bundle import bundle, calibration
 from fieldwise.bundle.bundle import Bundle
 from fieldwise.bundle.members import Blend, JoinedEncoder, JoinedIds
 from fieldwise.bundle.predictions import same_rows
-from fieldwise.bundle.scoring import Trained, device_of, in_batches
+from fieldwise.bundle.scoring import Trained, device_of, in_batches, score
 from fieldwise.config.errors import BundleError, ConfigError
 from fieldwise.config.files import whole_folder
 from fieldwise.config.progress import Progress
@@ -23,7 +24,7 @@ from fieldwise.config.settings import Config, TrainSettings
 from fieldwise.data.dataset import Dataset, Level, Part
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.evaluation import metrics
-from fieldwise.train.runs import Run, check_classes
+from fieldwise.train.runs import Run, base_rate, check_classes, own_bias
 
 NAME = "blend"
 
@@ -138,7 +139,22 @@ class Blending(Run):
         blended = self.model.weights @ self.logits + self.model.shift if isinstance(rows, slice) else logits
         weights = None if self.weights is None else self.weights[rows]
         kind = self.settings.calibration
-        return calibration.fit(kind, self.labels[rows], blended[rows], weights, self.offset, self.ahead)
+        return calibration.fit(
+            kind, self.labels[rows], blended[rows], weights, self.offset, self.ahead, self.trained, self.bias
+        )
+
+    def _own_bias(self) -> float:
+        """That of the members, by their weights."""
+        if not self.ahead or not self.model.weights.any():
+            return 0.0
+        both = zip(self.members, self.datasets, strict=True)
+        own = [own_bias(partial(score, member.model), rows.parts["train"]) for member, rows in both]
+        return float(np.average(own, weights=self.model.weights))
+
+    @cached_property
+    def trained(self) -> calibration.BaseRate | None:
+        """The rate of the rows that the first member was trained on."""
+        return base_rate(self.datasets[0].parts["train"], self.datasets[0].negatives_kept)
 
     def _take_best(self) -> None:
         """Does nothing: there is one fit."""

@@ -7,7 +7,9 @@ import math
 import shutil
 import tomllib
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,6 +38,8 @@ FAILED = "FAILED"
 UNFINISHED = {FAILED, "identity.json", "config.toml", "log.jsonl", "checkpoint", "best.safetensors"}
 # Up to how many fields all pairs are measured; and of how many where there are more, as pairs grow with their square.
 MOST_PAIRED, PAIRED = 200, 20
+# Training rows that say how far off a model is on them.
+BIAS_ROWS = 50_000
 
 
 class Run(ABC):
@@ -55,7 +59,7 @@ class Run(ABC):
         self.config, self.settings = config, config.train
         # Held-out parts keep all negatives; the logits of a model trained on a share r of them are ln r too high there.
         self.offset = math.log(dataset.negatives_kept)
-        self.ahead = outlook(dataset.levels)
+        self.ahead, self.bias = outlook(dataset.levels), 0.0
         self.state = State()
         self.finished = distributed.from_first(lambda: self._claim(resume))
 
@@ -175,6 +179,7 @@ class Run(ABC):
             return {}
         self._take_best()
         logits = {name: self._score(part.ids) for name, part in self.dataset.parts.items() if name in ("valid", "test")}
+        self.bias = self._own_bias()
         other_ids = self.dataset.parts[list(logits)[-1]].other_ids
         other = None if other_ids is None else self._score(other_ids)
         strength = self._pair_strength(self.valid) if self.dataset.layout.fields > 1 else None
@@ -216,7 +221,19 @@ class Run(ABC):
         valid = self.valid
         weights = None if valid.weights is None else valid.weights[rows]
         kind = self.settings.calibration
-        return calibration.fit(kind, valid.labels[rows], logits[rows], weights, self.offset, self.ahead)
+        return calibration.fit(
+            kind, valid.labels[rows], logits[rows], weights, self.offset, self.ahead, self.trained, self.bias
+        )
+
+    @cached_property
+    def trained(self) -> calibration.BaseRate | None:
+        """The rate of the training rows."""
+        return base_rate(self.part, self.dataset.negatives_kept)
+
+    def _own_bias(self) -> float:
+        """What the logits of training rows lack to have their rate. It is asked for where levels move in time: else
+        validation rows say the same, and do not flatter the model."""
+        return own_bias(self._score, self.part) if self.ahead else 0.0
 
     def _cross_fitted(self, logits: NDArray[np.floating[Any]]) -> float:
         """Validation log loss where what is fitted on validation rows never saw the rows that it is judged by."""
@@ -298,6 +315,23 @@ class Run(ABC):
         among = strongest(self._score, valid.ids, layout, PAIRED)
         strength = pair_strength(self._score, valid.ids, layout, rows=128, among=among)
         return {"fields": [names[f] for f in among], "of": layout.fields, "matrix": strength.round(6).tolist()}
+
+
+def base_rate(part: Part, negatives_kept: float) -> calibration.BaseRate | None:
+    """The rate of training rows, with the negatives that were not kept; None with one class alone."""
+    weights = np.ones(part.rows) if part.weights is None else np.asarray(part.weights, dtype=np.float64)
+    positive = float(weights[np.asarray(part.labels) > 0].sum())
+    negative = float(weights.sum() - positive) / negatives_kept
+    if not positive or not negative:
+        return None
+    return calibration.BaseRate(positive / (positive + negative), float(np.count_nonzero(part.labels)))
+
+
+def own_bias(score: Callable[[NDArray[np.int32]], NDArray[Any]], part: Part) -> float:
+    """What a model's logits of its training rows lack to have their rate, from evenly spaced ones."""
+    rows = slice(None, None, -(-part.rows // BIAS_ROWS))
+    weights = None if part.weights is None else part.weights[rows]
+    return calibration.own_level(part.labels[rows], score(np.array(part.ids[rows])), weights)
 
 
 def check_parts(dataset: Dataset) -> None:
