@@ -6,6 +6,8 @@ evidence beside the comparison's own: for the choice, for the weights of a blend
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,6 +42,7 @@ class Folded:
     labels: NDArray[np.uint8]
     weights: NDArray[np.float32] | None
     first: int
+    stamp: str = ""
 
     def loss(self, name: str) -> float:
         """The log loss of a candidate over all rows, each calibrated by others."""
@@ -63,7 +66,7 @@ class Folded:
         file.parent.mkdir(exist_ok=True)
         arrays: dict[str, Any] = {"names": np.array(self.names), "logits": self.logits, "labels": self.labels}
         weighted = {} if self.weights is None else {"weights": self.weights}
-        arrays |= weighted | {"first": np.array(self.first)}
+        arrays |= weighted | {"first": np.array(self.first), "stamp": np.array(self.stamp)}
         with whole_file(file) as work, work.open("wb") as opened:
             np.savez(opened, **arrays)
 
@@ -75,7 +78,8 @@ class Folded:
             return None
         with np.load(file, allow_pickle=False) as found:
             weights = found.get("weights")
-            return cls(found["names"].tolist(), found["logits"], found["labels"], weights, int(found["first"]))
+            names, first, stamp = (found[name].tolist() for name in ("names", "first", "stamp"))
+            return cls(names, found["logits"], found["labels"], weights, first, stamp)
 
 
 def gather(
@@ -83,12 +87,15 @@ def gather(
 ) -> Folded | None:
     """Trains the close candidates on the folds that `data` offers; leaves and returns what they say of held-out rows.
 
-    None where the validation part says enough, or where no two candidates are close.
+    None where the validation part says enough, or where no two candidates are close. What was trained for it is removed
+    in the end: the rows are many times the file.
     """
-    file = out / FOLDER / FILE
-    file.unlink(missing_ok=True)
     names = [name for name in FOLDERS if offered(data / name)]
     close = _close(kept) if names and len(kept) > 1 else []
+    known, stamp = Folded.of(out), _stamp(data, [kept[name][0] for name in close])
+    if known and known.stamp == stamp:
+        return known
+    (out / FOLDER / FILE).unlink(missing_ok=True)
     if len(close) < 2:
         return None
     jobs = {(name, fold): _job(kept[name][0], data, fold, out, watch) for fold in names for name in close}
@@ -106,9 +113,19 @@ def gather(
         np.concatenate([part.labels for part in parts]),
         np.concatenate(weights) if weights else None,
         parts[0].rows,
+        stamp,
     )
-    folded.save(file)
+    folded.save(out / FOLDER / FILE)
+    for own in (*(data / fold for fold in names), *(out / FOLDER / name for name in close)):
+        shutil.rmtree(own, ignore_errors=True)
     return folded
+
+
+def _stamp(data: Path, jobs: Sequence[Job]) -> str:
+    """What the evidence of a comparison depends on: the rows, the candidates and their settings."""
+    found = [Dataset.open(data).fingerprint]
+    found += [f"{job.group} {(job.out / 'identity.json').read_text(encoding='utf-8')}" for job in jobs]
+    return hashlib.blake2b("\n".join(found).encode(), digest_size=16).hexdigest()
 
 
 def _job(job: Job, data: Path, fold: str, out: Path, watch: Watch) -> Job:
