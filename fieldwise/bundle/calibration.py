@@ -110,16 +110,23 @@ def fit(
 
 
 # What is fitted on some validation rows is judged on others, in this many turns.
-TURNS, MOST_ROWS = 5, 200_000
+TURNS, MOST_ROWS, ENOUGH = 5, 200_000, 200
 
 
 def turns(labels: NDArray[Any], in_time: bool) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Numbers of rows to fit on, and of others to judge by: later blocks of rows by those before them where their order
-    is the time, else folds with the same share of both labels, each by all others."""
+    """Numbers of rows to fit on, and of others to judge by: folds with the same share of both labels, each by all
+    others.
+
+    Where the order of the rows is the time, the folds are blocks of it; and each is judged by those before it alone if
+    these have enough of both labels to be fitted on.
+    """
     rows = np.arange(len(labels))
     if in_time:
         blocks = np.array_split(rows, TURNS)
-        yield from ((np.concatenate(blocks[:turn]), blocks[turn]) for turn in range(1, TURNS))
+        positives = int(np.count_nonzero(np.asarray(labels)[blocks[0]]))
+        rolls = min(positives, len(blocks[0]) - positives) >= ENOUGH
+        for turn in range(1 if rolls else 0, TURNS):
+            yield np.concatenate([*blocks[:turn], *(() if rolls else blocks[turn + 1 :])]), blocks[turn]
         return
     fold = np.empty(len(rows), dtype=np.int64)
     for own in (np.flatnonzero(labels), np.flatnonzero(np.asarray(labels) == 0)):

@@ -61,7 +61,9 @@ def outlook(levels: Sequence[Level]) -> Outlook | None:
     seen = _logit((positives + 0.5) / (rows + 1))
     noise = 1 / (positives + 0.5) + 1 / (rows - positives + 0.5)
     trained = _logit((positives[~valid].sum() + 0.5) / (rows[~valid].sum() + 1))
-    weights, sd = _ahead(seen - trained, noise, int(valid.sum()))
+    # As far ahead as the rows that will be measured, or as those that were validated on.
+    steps = max(int(valid.sum()), sum(part == "test" for part, _, _ in levels))
+    weights, sd = _ahead(seen - trained, noise, steps)
     move = float(weights[~valid] @ (seen - trained)[~valid])
     return Outlook(float(np.clip(weights[valid].sum(), 0, 1)), move, sd)
 

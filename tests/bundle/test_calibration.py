@@ -43,7 +43,7 @@ def test_weights_move_the_rate(rows):
     weights = np.where(labels > 0, 2.0, 1.0)
     fitted = calibration.fit("shift", labels, logits, weights)
     weighted = np.average(fitted.probabilities(logits), weights=weights)
-    assert weighted == pytest.approx(np.average(labels, weights=weights), rel=1e-4)
+    assert weighted == pytest.approx(np.average(labels, weights=weights), rel=1e-3)
 
 
 def test_one_class_alone_is_left_as_it_is(rows):
@@ -126,17 +126,19 @@ def good_model(positives, seed):
 
 
 @pytest.mark.parametrize("in_time", [True, False])
-def test_what_is_fitted_is_judged_by_rows_that_it_has_not_seen(in_time):
-    labels = (np.random.default_rng(0).random(1000) < 0.2).astype(np.uint8)
+@pytest.mark.parametrize("rows", [1000, 8000])
+def test_what_is_fitted_is_judged_by_rows_that_it_has_not_seen(in_time, rows):
+    labels = (np.random.default_rng(0).random(rows) < 0.2).astype(np.uint8)
+    rolls = in_time and rows == 8000
     told = []
     for known, others in calibration.turns(labels, in_time):
         assert not set(known) & set(others)
-        assert not in_time or known.max() < others.min()
+        assert not rolls or known.max() < others.min()
+        assert not in_time or others.max() - others.min() == len(others) - 1
         assert in_time or abs(labels[others].mean() - labels.mean()) < 0.01
         told.extend(others)
-    assert len(told) == len(set(told)) == (800 if in_time else 1000)
+    assert len(told) == len(set(told)) == (0.8 * rows if rolls else rows)
     plain = calibration.cross_fitted(labels, lambda known, others: np.full(len(others), labels[known].mean()))
-    # A fit of pure noise, 200 indicators of rows, gains nothing on others.
     assert plain == pytest.approx(metrics.base_loss(labels), abs=1e-3)
 
 
