@@ -171,8 +171,16 @@ def _shrunk(
     else:
         last = _shift(slope * x, np.full_like(y, _rate(float(np.average(y, weights=w)), worth.sum(), trained)), w)
         noise = _doubt_of_mean(slope * x + last, worth) + 1 / max(trained.positives, 1.0)
-    stays = ahead.keep if ahead else kept(last - first, noise, SHIFT_SD)
-    return slope, first + stays * (last - first) + (ahead.move if ahead else 0.0)
+    apart = last - first
+    return slope, first + (_ahead(apart, noise, ahead) if ahead else kept(apart, noise, SHIFT_SD) * apart)
+
+
+def _ahead(shift: float, noise: float, ahead: Outlook) -> float:
+    """What later rows keep of the shift that validation rows say: of what the rates themselves moved as the outlook
+    says, and most of the rest, which is the model's."""
+    moved = float(np.clip(shift, min(0.0, ahead.seen), max(0.0, ahead.seen)))
+    rest = shift - moved
+    return ahead.move + ahead.keep * moved + kept(rest, noise + ahead.sd**2, SHIFT_SD) * rest
 
 
 def _rate(found: float, rows: float, trained: BaseRate) -> float:

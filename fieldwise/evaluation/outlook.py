@@ -30,12 +30,14 @@ NINE_OF_TEN = 1.645
 class Outlook:
     """What is known of the level of later rows: level = `move` + `keep` x (what validation rows say) +- `sd`.
 
-    All three are on the scale of logits, from the level of the training rows.
+    All are on the scale of logits, from the level of the training rows. The rate of the validation rows lies `seen`
+    from it: a model that they say to be off by more than that is so by itself, and not because the level moves.
     """
 
     keep: float
     move: float = 0.0
     sd: float = 0.0
+    seen: float = 0.0
 
     def range(self, rate: float, positives: float) -> tuple[float, float]:
         """Between which bounds predicted/observed of later rows lies nine times out of ten, `positives` among them.
@@ -65,7 +67,8 @@ def outlook(levels: Sequence[Level]) -> Outlook | None:
     steps = max(int(valid.sum()), sum(part == "test" for part, _, _ in levels))
     weights, sd = _ahead(seen - trained, noise, steps)
     move = float(weights[~valid] @ (seen - trained)[~valid])
-    return Outlook(float(np.clip(weights[valid].sum(), 0, 1)), move, sd)
+    last = float(np.average((seen - trained)[valid], weights=1 / noise[valid]))
+    return Outlook(float(np.clip(weights[valid].sum(), 0, 1)), move, sd, last)
 
 
 def _ahead(seen: Floats, noise: Floats, steps: int) -> tuple[Floats, float]:

@@ -110,12 +110,23 @@ def test_what_is_beyond_chance_is_believed():
 def test_the_outlook_says_how_much_of_a_shift_stands():
     labels, logits = good_model(2000, 0)
     level = [
-        calibration.fit("shift", labels, logits - 0.5, ahead=Outlook(keep, move)).shift
+        calibration.fit("shift", labels, logits - 0.5, ahead=Outlook(keep, move, seen=2.0)).shift
         for keep, move in ((0.0, 0.0), (1.0, 0.0), (0.5, 0.1))
     ]
     assert level[0] == pytest.approx(0, abs=1e-9)
     assert level[1] == pytest.approx(0.5, abs=0.1)
     assert level[2] == pytest.approx(level[1] / 2 + 0.1)
+
+
+def test_what_the_rates_did_not_move_is_the_models_own():
+    """Rows of later users: the rate is that of training, and the model is too low by .5, which stays so."""
+    labels, logits = good_model(2000, 0)
+    steady, wild = (
+        calibration.fit("shift", labels, logits - 0.5, ahead=Outlook(0.0, sd=sd, seen=0.0)).shift for sd in (0.02, 2.0)
+    )
+    assert steady == pytest.approx(0.5, abs=0.1)
+    # Where levels jump about, it may as well be one of the jumps.
+    assert 0 < wild < 0.1
 
 
 def good_model(positives, seed):
