@@ -66,6 +66,11 @@ class BaseRate:
     rate: float
     positives: float
 
+    @property
+    def noise(self) -> float:
+        """The variance of its logit."""
+        return 1 / max(self.positives * (1 - self.rate), 1e-9)
+
 
 # Before any row is seen: a slope lies this far from 1, a shift this far from 0, and the level of one part this far from
 # that of another. One time in fifty it lies anywhere, as where training rows were chosen: what is beyond chance is
@@ -170,7 +175,7 @@ def _shrunk(
         noise = 1 / max((worth * _variances(slope * x + last)).sum(), 1e-9)
     else:
         last = _shift(slope * x, np.full_like(y, _rate(float(np.average(y, weights=w)), worth.sum(), trained)), w)
-        noise = _doubt_of_mean(slope * x + last, worth) + 1 / max(trained.positives, 1.0)
+        noise = _doubt_of_mean(slope * x + last, worth)
     apart = last - first
     return slope, first + (_ahead(apart, noise, ahead) if ahead else kept(apart, noise, SHIFT_SD) * apart)
 
@@ -186,7 +191,7 @@ def _ahead(shift: float, noise: float, ahead: Outlook) -> float:
 def _rate(found: float, rows: float, trained: BaseRate) -> float:
     """The rate of rows like these, from theirs and from that of the training rows."""
     here, there = (np.log(rate / (1 - rate)) for rate in (found, trained.rate))
-    noise = 1 / max(rows * found * (1 - found), 1e-9) + 1 / max(trained.positives, 1.0)
+    noise = 1 / max(rows * found * (1 - found), 1e-9) + trained.noise
     return float(sigmoid(there + kept(here - there, noise, LEVEL_SD) * (here - there)))
 
 

@@ -249,9 +249,9 @@ class Run(ABC):
         ahead, rate = self.ahead, found["positive_rate"]
         if not 0 < rate < 1:
             return {}
-        told = [float(np.sum(part.labels)) for part in (self.part, self.valid)]
-        # Without an order in time, the rows at hand are all that is not known.
-        usual = Outlook(1.0, sd=float(np.hypot(1 / math.sqrt(max(told[0], 1.0)), calibration.doubt(told[1]))))
+        # Without an order in time, the chance that drew the rows at hand is all that is not known.
+        noise = self.trained.noise if self.trained else 0.0
+        usual = Outlook(1.0, sd=math.hypot(math.sqrt(noise), calibration.doubt(float(np.sum(self.valid.labels)))))
         low, high = (ahead or usual).range(rate, rate * found["rows"])
         moved = {"level_kept": ahead.keep, "level_moved": ahead.move, "level_sd": ahead.sd} if ahead else {}
         return {"expected_calibration": [low, high], **moved}
