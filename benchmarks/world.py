@@ -77,7 +77,7 @@ def _same_rows(file: Path, folder: Path) -> str:
     dataset = Dataset.open(folder)
     names = file.open(encoding="utf-8").readline().strip().split(",")
     table = csv.read_csv(file, convert_options=csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())))
-    parts = at_random(Split())(len(table))
+    parts = at_random(Split())(table["click"].cast(pa.uint8()).to_numpy())
     for name, part in dataset.parts.items():
         own = table.filter(pa.array(parts == PARTS.index(name)))
         found = Encoder.load(folder / "encoder", dataset.schema).transform(own)

@@ -241,6 +241,8 @@ def compare(
     say(f"table: {folder / 'table.md'}  page: {folder / 'index.html'}")
     best = found["best"]
     say(f"lowest validation log loss: {best['model']}, {best['valid_log_loss']:.5f}")
+    for line in result_tables.outlook_lines(best):
+        say(line)
     if "refit_rows" in best:
         say(f"{best['bundle']} was trained on {best['refit_rows']:,} rows, including those of the test part")
     say(f"next: fieldwise predict {best['bundle']} FILE -o predictions.csv")

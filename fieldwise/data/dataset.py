@@ -19,6 +19,10 @@ from fieldwise.data.hiding import PIECE, Hiding, blank
 from fieldwise.data.schema import Layout, Schema
 
 PARTS = ("train", "valid", "test")
+# The name of a part's ids in the view of its history that was not asked for.
+OTHER_IDS = "other_ids"
+# A block of rows in the order of time: its part, its rows, and the positives among them.
+Level = tuple[str, int, int]
 FACTS = "data.json"
 FORMAT = 1
 
@@ -27,19 +31,29 @@ FORMAT = 1
 class Part:
     """The rows of one part: ids (n, C), labels (n,) and, where rows are weighted, weights (n,).
 
-    `ranks` (n, R) are the columns that only trees read; `Dataset.with_ranks` puts them behind the ids. A model that
-    learns from the rows reads their ids by `shown`, with what is to be hidden from it.
+    `ranks` (n, R) are the columns that only trees read; `Dataset.with_ranks` puts them behind the ids. `other_ids` are
+    those of the view of the history that was not asked for, where there are two. A model that learns from the rows
+    reads their ids by `shown`, with what is to be hidden from it.
     """
 
     ids: NDArray[np.int32]
     labels: NDArray[np.uint8]
     weights: NDArray[np.float32] | None = None
     ranks: NDArray[np.uint16] | None = None
+    other_ids: NDArray[np.int32] | None = None
     hiding: Hiding | None = None
 
     @property
     def rows(self) -> int:
         return len(self.labels)
+
+    @property
+    def with_ranks(self) -> Part:
+        """The part whose ids have the ranks behind them."""
+        if self.ranks is None:
+            return self
+        ids, other = (None if own is None else RankedIds(own, self.ranks) for own in (self.ids, self.other_ids))
+        return replace(self, ids=cast(NDArray[np.int32], ids), other_ids=cast(Any, other), ranks=None)
 
     def shown(self, rows: NDArray[np.int64], epoch: int = 0) -> NDArray[np.int32]:
         """A copy of the ids (n, C) of these rows, as a model is to see them when it learns, in some epoch."""
@@ -94,9 +108,10 @@ def one_label(part: str, rows: int, label: int) -> str:
 class Dataset:
     """A prepared folder: schema.toml, encoder/, data.json and a folder for each part.
 
-    `names` are those of the layout's fields; `negatives_kept` is the share of its negatives that training has; `hide` is
-    the share of the training rows in which a model is not to see the value of a column. Parts and layout are those of
-    networks; `with_ranks` has those of trees, of the fields in `ranked`.
+    `names` are those of the layout's fields; `negatives_kept` is the share of its negatives that training has; `hide`
+    is the share of the training rows in which a model is not to see the value of a column; `levels` are the blocks of
+    time of rows that were split by it. Parts and layout are those of networks; `with_ranks` has those of trees, of the
+    fields in `ranked`.
     """
 
     path: Path
@@ -108,6 +123,7 @@ class Dataset:
     negatives_kept: float = 1.0
     ranked: tuple[int, ...] = ()
     hide: dict[str, float] = field(default_factory=dict)
+    levels: tuple[Level, ...] = ()
 
     def training(self, seed: int) -> Part:
         """The training rows for a model to learn from: some values are hidden, drawn by the seed."""
@@ -127,6 +143,7 @@ class Dataset:
             names, kept = list(facts["names"]), float(facts["negatives_kept"])
             hide = _hide(facts)
             parts = {name: _open_part(path / name) for name in PARTS if name in facts["rows"]}
+            levels = _levels(facts)
             # It is what a trained model takes along in the end: too late to find out that it is gone.
             if not (path / "encoder").is_dir():
                 raise FileNotFoundError(path / "encoder")
@@ -144,41 +161,45 @@ class Dataset:
                 found = f"{part.ids.shape} ids of {part.ids.dtype}, {facts['rows'][name]} rows"
                 raise BundleError(f"part '{name}' is damaged: {found} ({path})")
         fingerprint = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-        return cls(path, schema, layout, parts, fingerprint, names, kept, ranked, hide)
+        return cls(path, schema, layout, parts, fingerprint, names, kept, ranked, hide, levels)
 
     @property
     def with_ranks(self) -> Dataset:
         """The rows as encoders give them and trees read them: ids, and behind them the ranks of numbers."""
         if not self.ranked:
             return self
-        parts = {
-            name: replace(part, ids=cast(NDArray[np.int32], RankedIds(part.ids, part.ranks)), ranks=None)
-            for name, part in self.parts.items()
-            if part.ranks is not None
-        }
+        parts = {name: part.with_ranks for name, part in self.parts.items()}
         return replace(self, layout=replace(self.layout, ranked=self.ranked), parts=parts, ranked=())
+
+
+def _levels(facts: dict[str, Any]) -> tuple[Level, ...]:
+    """The blocks of time; folders that were written before there were any have none."""
+    return tuple((str(part), int(rows), int(positives)) for part, rows, positives in facts.get("levels", ()))
 
 
 def _open_part(folder: Path) -> Part:
     def array(name: str) -> NDArray[Any]:
         return cast(NDArray[Any], np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False))
 
-    weights, ranks = (array(name) if (folder / f"{name}.npy").exists() else None for name in ("weights", "ranks"))
-    return Part(array("ids"), array("labels"), weights, ranks)
+    def optional(name: str) -> NDArray[Any] | None:
+        return array(name) if (folder / f"{name}.npy").exists() else None
+
+    return Part(array("ids"), array("labels"), optional("weights"), optional("ranks"), optional(OTHER_IDS))
 
 
 @dataclass(frozen=True)
 class Tally:
-    """The rows of each part, and the positives among them."""
+    """The rows of each part, and the positives among them; and in blocks of time where they are split by it."""
 
     rows: dict[str, int]
     positives: dict[str, int]
+    levels: tuple[Level, ...] = ()
 
     @classmethod
     def of(cls, folder: Path) -> Tally:
         """What `write_facts` has left of a prepared folder."""
         facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
-        return cls(facts["rows"], facts["positives"])
+        return cls(facts["rows"], facts["positives"], _levels(facts))
 
 
 def hide_of(folder: Path) -> dict[str, float]:
@@ -222,7 +243,7 @@ def write_facts(
         "positives": tally.positives,
         "digest": digest,
         "hide": hide or {},
-    }
+    } | ({"levels": tally.levels} if tally.levels else {})
     (folder / FACTS).write_text(json.dumps(facts, indent=1), encoding="utf-8")
 
 

@@ -115,6 +115,10 @@ class Layout:
         return [offsets[field] for field in self.column_fields]
 
 
+# What held-out rows see of a history with a time.
+VIEWS = ("frozen", "rolling")
+
+
 @dataclass(frozen=True)
 class HistorySettings:
     """Which keys have a history, and how it is counted: see data/history/history.py.
@@ -122,7 +126,9 @@ class HistorySettings:
     `keys` are columns, or crosses like `user*item`; `auto`, or `auto:8`, stands for up to that many, which prepare
     proposes and writes in its place (data/encode/propose_history.py). `strength` rows of the overall rate are added to
     each rate; `most_keys` bounds the memory, about 64 bytes for each. Each key adds the fields named in `parts`, in
-    buckets, or, with `interpolate` M > 0, between anchors in steps of 1/M.
+    buckets, or, with `interpolate` M > 0, between anchors in steps of 1/M. With a time, held-out rows have the `view`
+    that predictions will have: `frozen` after the training rows, as in `predict`, or `rolling`, as in a server that
+    counts what comes.
     """
 
     keys: tuple[str, ...] = ()
@@ -137,9 +143,12 @@ class HistorySettings:
     seed: int = 0
     parts: tuple[str, ...] = HISTORY_PARTS
     interpolate: int = 0
+    view: str = VIEWS[0]
 
     def __post_init__(self) -> None:
         check_steps("history", self.interpolate)
+        if self.view not in VIEWS:
+            raise ConfigError(unknown("history view", self.view, VIEWS))
         for part in self.parts:
             if part not in HISTORY_PARTS:
                 raise ConfigError(unknown("history part", part, HISTORY_PARTS))

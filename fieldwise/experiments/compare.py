@@ -17,7 +17,8 @@ from fieldwise.config.progress import Watch
 from fieldwise.data.dataset import Dataset
 from fieldwise.data.encode.on_demand import made
 from fieldwise.evaluation import significance
-from fieldwise.experiments.entrants import Entrant, again, keep_again, keep_best, model_of
+from fieldwise.experiments import folds
+from fieldwise.experiments.entrants import Entrant, again, beside, keep_again, keep_best, model_of
 from fieldwise.experiments.jobs import Job, run_all
 from fieldwise.reporting import plots, result_tables
 from fieldwise.reporting.pages import figure, write_page
@@ -107,7 +108,8 @@ def _compare(
     failures = run_all(jobs, workers, watch)
     names = [entrant.name for entrant in entrants if entrant.name not in failures]
     kept = {name: [job for job in jobs if job.group == name] for name in names}
-    whole = [member for member in members if member in kept]
+    folded = folds.gather(kept, data, out, run_all, workers, watch)
+    whole = [member for member in members if member in (folded.names if folded else kept)]
     if len(whole) > 1:
         kept[blending.NAME] = [_blended(whole, folders, out, seed) for seed in range(seeds)]
     result = write_comparison(kept, data, out, recipes) | {"best": keep_best(kept, folders, out)} if kept else {}
@@ -127,7 +129,8 @@ def _compare(
 def _blended(members: Sequence[str], folders: Sequence[Path], out: Path, seed: int) -> Job:
     """The blend of one seed's runs, made anew each time: it takes seconds, and any of them may be another by now."""
     folder = out / blending.NAME / f"seed{seed}"
-    blending.blend([out / member / f"seed{seed}" for member in members], folder, folders, force=True)
+    runs = [out / member / f"seed{seed}" for member in members]
+    blending.blend(runs, folder, folders, force=True, beside=beside(runs, out))
     return Job(blending.NAME, f"{blending.NAME} seed {seed}", folders[0], folder)
 
 

@@ -18,10 +18,13 @@ from fieldwise.data.encode.on_demand import made, offered
 from fieldwise.data.encode.rates import FOLDER, FOLDS, ORDER
 from fieldwise.data.encode.refit import FOLDER as REFIT
 from fieldwise.data.encode.staged import Progress, quiet
+from fieldwise.experiments.folds import Folded
 from fieldwise.experiments.jobs import Job
 from fieldwise.models import registry
 from fieldwise.train import blend
 
+# What a report says of later rows.
+OUTLOOK = ("expected_calibration", "level_kept", "level_moved", "level_sd", "views")
 ALL = "all"
 BEST = "best"
 # Chosen on validation rows of public sets (docs/training.md): beside rates, ids are best read in their order.
@@ -96,12 +99,33 @@ def _entrant(name: str, data: Path) -> Entrant:
 def keep_best(kept: Mapping[str, Sequence[Job]], folders: Sequence[Path], out: Path) -> dict[str, Any]:
     """Leaves the model of the lowest validation log loss in out/best, all of its seeds as one; returns what it is, and
     the runs in `out` that it is made of."""
-    losses = {name: fmean(_valid_loss(job.out) for job in jobs) for name, jobs in kept.items()}
+    losses = _losses(kept, out)
     name = min(losses, key=lambda one: losses[one])
     runs = [run for job in kept[name] for run in _runs(job.out) or [job.out]]
     best = _leave(runs, folders, out)
     made_of = [str(run.relative_to(out)) for run in _runs(best) or runs]
-    return {"model": name, "valid_log_loss": losses[name], "bundle": str(best), "runs": made_of}
+    found = {"model": name, "valid_log_loss": losses[name], "bundle": str(best), "runs": made_of}
+    # Of what was measured on test rows, which the runs of a refit no longer are.
+    return found | {key: value for key, value in _report(best).items() if key in OUTLOOK}
+
+
+def _losses(kept: Mapping[str, Sequence[Job]], out: Path) -> dict[str, float]:
+    """What the models are chosen by; where there were folds, those that were close enough to be in them."""
+    folded = Folded.of(out)
+    losses = {name: fmean(_valid_loss(job.out) for job in jobs) for name, jobs in kept.items()}
+    if folded is None:
+        return losses
+    return {
+        name: folded.loss(name) if name in folded.names else losses[name]
+        for name in kept
+        if name in {*folded.names, blend.NAME}
+    }
+
+
+def beside(runs: Sequence[Path], out: Path) -> blend.Evidence | None:
+    """What folds say of these runs beside their validation rows, each of which is out/.../NAME/seedN."""
+    folded = Folded.of(out)
+    return folded.beside([run.parent.name for run in runs]) if folded else None
 
 
 def again(best: Mapping[str, Any], jobs: Sequence[Job], data: Path, out: Path, progress: Progress = quiet) -> list[Job]:
@@ -133,7 +157,7 @@ def _leave(runs: Sequence[Path], folders: Sequence[Path], out: Path) -> Path:
     best = out / BEST
     shutil.rmtree(best, ignore_errors=True)
     if len(runs) > 1:
-        blend.blend(runs, best, folders)
+        blend.blend(runs, best, folders, beside=beside(runs, out))
     else:
         with whole_folder(best, "DONE") as work:
             shutil.copytree(runs[0], work, dirs_exist_ok=True)
@@ -146,7 +170,9 @@ def _runs(run: Path) -> list[Path]:
 
 
 def _valid_loss(run: Path) -> float:
-    return float(_report(run)["valid"]["log_loss"])
+    """What a run is chosen by: the log loss of validation rows that its weights and its calibration did not see."""
+    report = _report(run)
+    return float(report.get("cross_fitted", report["valid"]["log_loss"]))
 
 
 def _report(run: Path) -> dict[str, Any]:

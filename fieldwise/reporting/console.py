@@ -105,6 +105,8 @@ def print_report(report: dict[str, Any], run: Path) -> None:
     """Prints the metrics of a finished run on held-out rows, where it is, and what to do next."""
     part = "test" if "test" in report else "valid"
     print_metrics(f"{report['model']} on {part} rows", report[part])
+    for line in result_tables.outlook_lines(report):
+        say(line)
     for warning in report.get("warnings", ()):
         warn(warning)
     say(f"run: {run}  bundle: {run / 'bundle'}")

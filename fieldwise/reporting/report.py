@@ -219,6 +219,9 @@ def _summary(
         yield f"is best with a log loss of {best['log_loss']:.5f}, {gap:.5f} ahead of {second}."
     else:
         yield f"has a log loss of {best['log_loss']:.5f}."
+    yield from (
+        f"{line[0].upper()}{escape(line[1:])}." for line in result_tables.outlook_lines(named[best["name"]].report)
+    )
     if oracle and "log_loss" in oracle:
         yield _beside_oracle(best, oracle["log_loss"])
     if part == "valid":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
@@ -115,3 +115,19 @@ def markdown(columns: Sequence[Column], shown: Sequence[Line], head: str = "Mode
         cells = [f"**{text}**" if best else text for text, best in line.cells]
         rows.append([(line.name + line.remark).replace("|", "\\|"), *cells])
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def outlook_lines(report: Mapping[str, Any]) -> Iterator[str]:
+    """What to expect of later rows: the range of predicted/observed, and the metrics in both views of a history."""
+    if "expected_calibration" in report:
+        low, high = report["expected_calibration"]
+        kept = ""
+        if "level_kept" in report:
+            kept = f"; {report['level_kept']:.0%} of what validation rows say of the level stands"
+        yield f"on as many later rows, predicted / observed is expected between {low:.2f} and {high:.2f}{kept}"
+    words = {
+        "frozen": "the past as the training rows left it (predict)",
+        "rolling": "a past that keeps moving (serve, evaluate --live)",
+    }
+    for view, found in report.get("views", {}).items():
+        yield f"with {words[view]}: log loss {found['log_loss']:.5f}, predicted / observed {found['calibration']:.3f}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,17 +16,26 @@ from fieldwise.bundle import bundle, calibration
 from fieldwise.bundle.bundle import Bundle
 from fieldwise.bundle.members import Blend, JoinedEncoder, JoinedIds
 from fieldwise.bundle.predictions import same_rows
-from fieldwise.bundle.scoring import Trained, device_of, in_batches
+from fieldwise.bundle.scoring import Trained, device_of, in_batches, score
 from fieldwise.config.errors import BundleError, ConfigError
 from fieldwise.config.files import whole_folder
 from fieldwise.config.progress import Progress
 from fieldwise.config.settings import Config, TrainSettings
-from fieldwise.data.dataset import Dataset, Part
+from fieldwise.data.dataset import Dataset, Level, Part
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.evaluation import metrics
-from fieldwise.train.runs import Run, check_classes
+from fieldwise.train.runs import Run, base_rate, check_classes, own_bias
 
 NAME = "blend"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Rows beside the validation part that members are judged by: their logits (K, n), labels (n,) and weights (n,)."""
+
+    logits: NDArray[np.float64]
+    labels: NDArray[np.uint8]
+    weights: NDArray[np.float32] | None = None
 
 
 def blend(
@@ -35,11 +46,13 @@ def blend(
     calibrated: str = "platt",
     device: str = "cpu",
     force: bool = False,
+    beside: Evidence | None = None,
 ) -> dict[str, Any]:
     """Blends runs or bundles into a run folder and returns its report; a blend among them counts as its members.
 
     `data` names the prepared folders of the members, in any order, where the ones they were trained on are gone;
-    `plain` gives all members the same weight.
+    `plain` gives all members the same weight. Weights and calibration are fitted on the validation rows, and on what is
+    known `beside` them of the same members.
     """
     opened = [bundle.load(source) for source in sources]
     paths = {one.path: source for one, source in zip(opened, sources, strict=True)}
@@ -53,7 +66,7 @@ def blend(
     config = Config(NAME, {"members": tuple(named), "plain": plain}, settings, device=device)
     with (
         whole_folder(out, f"bundle/{Blend.file}", force) as work,
-        Blending(config, members, datasets, work) as run,
+        Blending(config, members, datasets, work, beside) as run,
     ):
         run.fit(Progress())
         return run.finish()
@@ -65,7 +78,14 @@ class Blending(Run):
     model: Blend[Trained]
     steps = 1
 
-    def __init__(self, config: Config, members: Sequence[Bundle], datasets: Sequence[Dataset], out: Path) -> None:
+    def __init__(
+        self,
+        config: Config,
+        members: Sequence[Bundle],
+        datasets: Sequence[Dataset],
+        out: Path,
+        beside: Evidence | None = None,
+    ) -> None:
         schema, encoder, self.model = bundle.joined(members)
         self.model.to(device_of(config.device))
         self.members, self.datasets = members, datasets
@@ -73,18 +93,68 @@ class Blending(Run):
         rows = {part: _joined(encoder, members, datasets, part) for part in _held_out(datasets)}
         prints = "-".join(dataset.fingerprint for dataset in datasets)
         parts = {"train": rows["valid"], **rows}
-        joined = Dataset(first.path, schema, encoder.layout, parts, prints, encoder.names)
+        joined = Dataset(
+            first.path, schema, encoder.layout, parts, prints, encoder.names, levels=_same_levels(datasets)
+        )
         super().__init__(config, joined, out, resume=False)
+        valid = self.valid
+        more = [beside] if beside is not None and len(beside.logits) == len(members) else []
+        self.beside, self.labels = more, np.concatenate([valid.labels, *(own.labels for own in more)])
+        self.weights = valid.weights
+        if valid.weights is not None:
+            self.weights = np.concatenate([valid.weights, *(own.weights for own in more if own.weights is not None)])
 
     def fit(self, progress: Progress) -> None:
         began, valid = time.monotonic(), self.valid
         logits = in_batches(self.model.each, valid.ids)
-        if not self.config.options["plain"]:
-            self.model.weights, self.model.shift = calibration.stack(valid.labels, logits, valid.weights)
+        self.logits = np.concatenate([logits, *(own.logits for own in self.beside)], axis=1)
+        self.model.weights, self.model.shift = self._stacked(slice(None))
         self.losses = [metrics.log_loss(valid.labels, metrics.sigmoid(own), valid.weights) for own in logits]
         self.state.seconds = time.monotonic() - began
         for fact in self._members():
             self._log({"event": "member", **fact})
+
+    def _stacked(self, rows: NDArray[np.int64] | slice) -> tuple[NDArray[np.float64], float]:
+        """The weights and the shift that some of the validation rows say."""
+        if self.config.options["plain"]:
+            return self.model.weights, self.model.shift
+        weights = None if self.weights is None else self.weights[rows]
+        found, _ = calibration.stack(self.labels[rows], self.logits[:, rows], weights)
+        return found, calibration.level_shift(self.logits[:, rows], found, weights)
+
+    def _cross_fitted(self, logits: NDArray[np.floating[Any]]) -> float:
+        """As of any run; the weights are fitted on the same rows as the calibration, and judged by others too."""
+
+        def fitted(known: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.float64]:
+            weights, shift = self._stacked(known)
+            blended = weights @ self.logits + shift
+            return self._calibrated(blended, known).probabilities(blended[others])
+
+        return calibration.cross_fitted(self.labels, fitted, self.weights, self.ahead is not None)
+
+    def _calibrated(
+        self, logits: NDArray[np.floating[Any]], rows: NDArray[np.int64] | slice = slice(None)
+    ) -> calibration.Calibration:
+        """As of any run; the rows beside the validation part count too."""
+        blended = self.model.weights @ self.logits + self.model.shift if isinstance(rows, slice) else logits
+        weights = None if self.weights is None else self.weights[rows]
+        kind = self.settings.calibration
+        return calibration.fit(
+            kind, self.labels[rows], blended[rows], weights, self.offset, self.ahead, self.trained, self.bias
+        )
+
+    def _own_bias(self) -> float:
+        """That of the members, by their weights."""
+        if not self.ahead or not self.model.weights.any():
+            return 0.0
+        both = zip(self.members, self.datasets, strict=True)
+        own = [own_bias(partial(score, member.model), rows.parts["train"]) for member, rows in both]
+        return float(np.average(own, weights=self.model.weights))
+
+    @cached_property
+    def trained(self) -> calibration.BaseRate | None:
+        """The rate of the rows that the first member was trained on."""
+        return base_rate(self.datasets[0].parts["train"], self.datasets[0].negatives_kept)
 
     def _take_best(self) -> None:
         """Does nothing: there is one fit."""
@@ -133,6 +203,12 @@ def _rows_of(member: Bundle, data: Sequence[Path]) -> Dataset:
     )
 
 
+def _same_levels(datasets: Sequence[Dataset]) -> tuple[Level, ...]:
+    """The blocks of time that all members were trained on; none where those differ."""
+    levels = {dataset.levels for dataset in datasets}
+    return levels.pop() if len(levels) == 1 else ()
+
+
 def _held_out(datasets: Sequence[Dataset]) -> list[str]:
     """The held-out parts that all members have, after a check that they are the same rows."""
     first = datasets[0]
@@ -161,6 +237,11 @@ def _joined(
     if isinstance(encoder, Encoder):
         return part
     rows = {id(member.encoder): dataset for member, dataset in zip(members, datasets, strict=True)}
-    ids = JoinedIds(encoder, [rows[id(own)].parts[name].ids for own in encoder.encoders])
+    own = [rows[id(one)].parts[name] for one in encoder.encoders]
+    ids = JoinedIds(encoder, [one.ids for one in own])
     # Scoring and explaining only take its length and slices.
-    return Part(cast(NDArray[np.int32], ids), part.labels, part.weights)
+    joined = Part(cast(NDArray[np.int32], ids), part.labels, part.weights)
+    if all(one.other_ids is None for one in own):
+        return joined
+    other = JoinedIds(encoder, [one.ids if one.other_ids is None else one.other_ids for one in own])
+    return replace(joined, other_ids=cast(NDArray[np.int32], other))

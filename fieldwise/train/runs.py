@@ -7,7 +7,9 @@ import math
 import shutil
 import tomllib
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,7 +25,9 @@ from fieldwise.config.progress import Progress as Progress
 from fieldwise.config.progress import Watch as Watch
 from fieldwise.config.settings import Config, config_from
 from fieldwise.data.dataset import Dataset, Part
+from fieldwise.data.schema import VIEWS
 from fieldwise.evaluation import metrics
+from fieldwise.evaluation.outlook import Outlook, outlook
 from fieldwise.evaluation.pair_strength import pair_strength, strongest
 from fieldwise.train import distributed
 from fieldwise.train.state import State
@@ -34,6 +38,8 @@ FAILED = "FAILED"
 UNFINISHED = {FAILED, "identity.json", "config.toml", "log.jsonl", "checkpoint", "best.safetensors"}
 # Up to how many fields all pairs are measured; and of how many where there are more, as pairs grow with their square.
 MOST_PAIRED, PAIRED = 200, 20
+# Training rows that say how far off a model is on them.
+BIAS_ROWS = 50_000
 
 
 class Run(ABC):
@@ -54,6 +60,7 @@ class Run(ABC):
         self.config, self.settings = config, config.train
         # Held-out parts keep all negatives; the logits of a model trained on a share r of them are ln r too high there.
         self.offset = math.log(dataset.negatives_kept)
+        self.ahead, self.bias = outlook(dataset.levels), 0.0
         self.state = State()
         self.finished = distributed.from_first(lambda: self._claim(resume))
 
@@ -173,20 +180,32 @@ class Run(ABC):
             return {}
         self._take_best()
         logits = {name: self._score(part.ids) for name, part in self.dataset.parts.items() if name in ("valid", "test")}
+        self.bias = self._own_bias()
+        other_ids = self.dataset.parts[list(logits)[-1]].other_ids
+        other = None if other_ids is None else self._score(other_ids)
         strength = self._pair_strength(self.valid) if self.dataset.layout.fields > 1 else None
-        return self._leave(logits, strength) if distributed.first() else {}
+        return self._leave(logits, strength, other) if distributed.first() else {}
 
-    def _leave(self, logits: dict[str, NDArray[np.floating[Any]]], strength: dict[str, Any] | None) -> dict[str, Any]:
-        """Writes the files of a finished run; returns its report."""
-        valid = self.valid
-        fitted = calibration.fit(self.settings.calibration, valid.labels, logits["valid"], valid.weights, self.offset)
-        report = self._facts() | {"calibration": fitted.kind}
+    def _leave(
+        self,
+        logits: dict[str, NDArray[np.floating[Any]]],
+        strength: dict[str, Any] | None,
+        other: NDArray[np.floating[Any]] | None = None,
+    ) -> dict[str, Any]:
+        """Writes the files of a finished run; returns its report. `other` are the logits in the other view, if any."""
+        fitted = self._calibrated(logits["valid"])
+        report = self._facts() | {"calibration": fitted.kind, "cross_fitted": self._cross_fitted(logits["valid"])}
         held_out = [name for name in ("valid", "test") if name in logits]
         for name in held_out:
             part, probabilities = self.dataset.parts[name], fitted.probabilities(logits[name])
             report[name] = metrics.evaluate(part.labels, probabilities, part.weights)
             if name == held_out[-1]:
                 Predictions(name, part.labels, probabilities.astype(np.float32), part.weights).save(self.out)
+        report |= self._expected(report[held_out[-1]])
+        if other is not None:
+            part = self.dataset.parts[held_out[-1]]
+            found = metrics.evaluate(part.labels, fitted.probabilities(other), part.weights)
+            report["views"] = self._views(report[held_out[-1]], found)
         if strength is not None:
             report["pair_strength"] = strength
         bundle.write(self.out / "bundle", self.config, self._sources(), self._whole, fitted, report)
@@ -196,6 +215,55 @@ class Run(ABC):
             file.write_text(self.asked, encoding="utf-8")
         self._tidy()
         return report
+
+    def _calibrated(
+        self, logits: NDArray[np.floating[Any]], rows: NDArray[np.int64] | slice = slice(None)
+    ) -> calibration.Calibration:
+        """The calibration that some of the validation rows say, from the logits of all of them."""
+        valid = self.valid
+        weights = None if valid.weights is None else valid.weights[rows]
+        kind = self.settings.calibration
+        return calibration.fit(
+            kind, valid.labels[rows], logits[rows], weights, self.offset, self.ahead, self.trained, self.bias
+        )
+
+    @cached_property
+    def trained(self) -> calibration.BaseRate | None:
+        """The rate of the training rows."""
+        return base_rate(self.part, self.dataset.negatives_kept)
+
+    def _own_bias(self) -> float:
+        """What the logits of training rows lack to have their rate. It is asked for where levels move in time: else
+        validation rows say the same, and do not flatter the model."""
+        return own_bias(self._score, self.part) if self.ahead else 0.0
+
+    def _cross_fitted(self, logits: NDArray[np.floating[Any]]) -> float:
+        """Validation log loss where what is fitted on validation rows never saw the rows that it is judged by."""
+        return calibration.cross_fitted(
+            self.valid.labels,
+            lambda known, others: self._calibrated(logits, known).probabilities(logits[others]),
+            self.valid.weights,
+            self.ahead is not None,
+        )
+
+    def _expected(self, found: dict[str, Any]) -> dict[str, Any]:
+        """Between which bounds predicted/observed is expected on as many later rows as those that were measured."""
+        ahead, rate = self.ahead, found["positive_rate"]
+        if not 0 < rate < 1:
+            return {}
+        # Without an order in time, the chance that drew the rows at hand is all that is not known.
+        noise = self.trained.noise if self.trained else 0.0
+        usual = Outlook(1.0, sd=math.hypot(math.sqrt(noise), calibration.doubt(float(np.sum(self.valid.labels)))))
+        low, high = (ahead or usual).range(rate, rate * found["rows"])
+        moved = {"level_kept": ahead.keep, "level_moved": ahead.move, "level_sd": ahead.sd} if ahead else {}
+        return {"expected_calibration": [low, high], **moved}
+
+    def _views(self, asked: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+        """The metrics of the held-out rows in both views of the history; the first is what choices are made by."""
+        first = self.dataset.schema.history.view
+        second = next(view for view in VIEWS if view != first)
+        kept = ("auc", "log_loss", "calibration")
+        return {view: {key: found[key] for key in kept} for view, found in ((first, asked), (second, other))}
 
     def _score(self, ids: NDArray[np.int32]) -> NDArray[np.floating[Any]]:
         """Logits of all rows."""
@@ -263,6 +331,23 @@ def report_of(out: Path, asked: str) -> dict[str, Any] | None:
         return dict(json.loads((out / "report.json").read_text(encoding="utf-8"))) if done else None
     except (OSError, ValueError):
         return None
+
+
+def base_rate(part: Part, negatives_kept: float) -> calibration.BaseRate | None:
+    """The rate of training rows, with the negatives that were not kept; None with one class alone."""
+    weights = np.ones(part.rows) if part.weights is None else np.asarray(part.weights, dtype=np.float64)
+    positive = float(weights[np.asarray(part.labels) > 0].sum())
+    negative = float(weights.sum() - positive) / negatives_kept
+    if not positive or not negative:
+        return None
+    return calibration.BaseRate(positive / (positive + negative), float(np.count_nonzero(part.labels)))
+
+
+def own_bias(score: Callable[[NDArray[np.int32]], NDArray[Any]], part: Part) -> float:
+    """What a model's logits of its training rows lack to have their rate, from evenly spaced ones."""
+    rows = slice(None, None, -(-part.rows // BIAS_ROWS))
+    weights = None if part.weights is None else part.weights[rows]
+    return calibration.own_level(part.labels[rows], score(np.array(part.ids[rows])), weights)
 
 
 def check_parts(dataset: Dataset) -> None:

@@ -285,7 +285,7 @@ def test_the_usual_models_read_rates_where_they_are_and_the_best_predicts(recipe
     best = json.loads(capsys.readouterr().out)["best"]
     losses = {
         name: np.mean(
-            [json.loads((out / name / f"seed{s}" / "report.json").read_text())["valid"]["log_loss"] for s in (0, 1)]
+            [json.loads((out / name / f"seed{s}" / "report.json").read_text())["cross_fitted"] for s in (0, 1)]
         )
         for name in ("gbdt-rates", "fm", "blend")
     }
@@ -328,7 +328,7 @@ def test_the_best_learns_the_test_rows_in_the_end(data_to_refit, recipes, tmp_pa
     assert found["best"]["refit_rows"] == rows["refit"] > rows["."]
     report = json.loads((out / "best" / "report.json").read_text())
     assert "test" not in report
-    assert found["best"]["refit_valid_log_loss"] == report["valid"]["log_loss"]
+    assert found["best"]["refit_valid_log_loss"] == report["cross_fitted"]
     assert [member["run"] for member in report["members"]] == [
         str(out / "refit" / run) for run in found["best"]["runs"]
     ]

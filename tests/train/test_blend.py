@@ -50,6 +50,7 @@ def objective(at, labels, logits, weights):
     """What the weights at[1:] and the shift at[0] cost, row by row."""
     members = len(logits)
     total = members**2 * sum((weight - 1 / members) ** 2 for weight in at[1:]) / 2
+    total += (sum(at[1:]) - 1) ** 2 / calibration.SUM_SD**2 / 2
     for row, label in enumerate(labels):
         logit = at[0] + sum(weight * own[row] for weight, own in zip(at[1:], logits, strict=True))
         total += weights[row] * (np.logaddexp(0, logit) - label * logit)
@@ -79,7 +80,8 @@ def test_weights_are_not_negative_and_nothing_near_is_better(seed):
 
     inputs, pull = np.vstack([np.ones(len(labels)), logits]), len(logits) ** 2
     p = metrics.sigmoid(shift + found @ logits)
-    gradient = inputs @ (weights * (p - labels)) + np.array([0, *(pull * (found - 1 / len(logits)))])
+    away = pull * (found - 1 / len(logits)) + (found.sum() - 1) / calibration.SUM_SD**2
+    gradient = inputs @ (weights * (p - labels)) + np.array([0, *away])
     assert abs(gradient[0]) < 1e-4
     if not np.array_equal(found, np.full(len(logits), 1 / len(logits))):
         assert np.abs(gradient[1:][found > 0]).max() < 1e-4

@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fieldwise.data.dataset import ArrayFile, Tally, array_file, write_facts
+from fieldwise.data.dataset import OTHER_IDS, ArrayFile, Tally, array_file, write_facts
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.leaves import MOST_ROWS, Leaves
 from fieldwise.data.encode.stage import read_journal
 from fieldwise.data.encode.staged import LABEL, WEIGHT, Progress, read_staged, staged_files, staged_rows
-from fieldwise.data.encode.timeline import past_file
+from fieldwise.data.encode.timeline import other_file, past_file
 from fieldwise.data.encode.unseen import shares_to_hide
 from fieldwise.data.kinds.kind import id_columns
 from fieldwise.data.read.parallel import in_order, using
@@ -67,29 +67,43 @@ class Coder:
         """The arrays of a part, file after file, behind the first `done` files, a piece at a time."""
         files = staged_files(self.stage / part)
         firsts = np.cumsum([0, *(staged_rows(file) for file in files)])
-        past = None
+        past = other = None
         if self.encoder.history is not None:
             past = np.load(past_file(self.stage, part), mmap_mode="r", allow_pickle=False)
+            if self.views(part):
+                other = np.load(other_file(self.stage, part), mmap_mode="r", allow_pickle=False)
 
         def arrays(number: int) -> Arrays:
             own = slice(firsts[number], firsts[number + 1])
-            fields = None if past is None else np.asarray(past[own])[::every]
-            return self._arrays(read_staged(files[number], self.columns), fields, self._ids_before(part, own), every)
+            seen, differently = (None if one is None else np.asarray(one[own])[::every] for one in (past, other))
+            known = self._ids_before(part, own)
+            return self._arrays(read_staged(files[number], self.columns), seen, differently, known, every)
 
         # Trees have threads of their own.
         with using(1) if self.encoder.leaves is not None else ExitStack():
             yield from in_order(arrays, range(done, len(files)))
+
+    def views(self, part: str) -> bool:
+        """Whether the rows of a part have two views of the history."""
+        return self.encoder.history is not None and other_file(self.stage, part).exists()
 
     def _ids_before(self, part: str, rows: slice) -> dict[str, NDArray[np.int32]]:
         """What rows of a part have in the fields that were encoded before."""
         return self.before.ids(part, rows, self.known) if self.before else {}
 
     def _arrays(
-        self, rows: pa.Table, past: NDArray[np.int32] | None, known: Mapping[str, NDArray[np.int32]], every: int
+        self,
+        rows: pa.Table,
+        past: NDArray[np.int32] | None,
+        other: NDArray[np.int32] | None,
+        known: Mapping[str, NDArray[np.int32]],
+        every: int,
     ) -> Arrays:
         rows = rows if every == 1 else rows.take(pa.array(np.arange(0, len(rows), every)))
         found = split_ranks(self.encoder, self.encoder.transform(rows, past, known))
         found |= {"labels": rows[LABEL].to_numpy()}
+        if other is not None:
+            found[OTHER_IDS] = split_ranks(self.encoder, self.encoder.transform(rows, other, known))["ids"]
         return found | ({"weights": rows[WEIGHT].to_numpy()} if self.encoder.schema.weight else {})
 
 
@@ -144,7 +158,7 @@ def _encode(coder: Coder, folder: Path, rows: Mapping[str, int], progress: Progr
             written = done.get(part, [])
             total += sum(written)
             with ExitStack() as stack:
-                files = open_files(stack, encoder, folder / part, count, sum(written))
+                files = open_files(stack, encoder, folder / part, count, sum(written), coder.views(part))
                 for arrays in coder.encode(part, len(written)):
                     for name, values in arrays.items():
                         files[name].append(values)
@@ -162,8 +176,10 @@ def first_digest(encoder: Encoder) -> hashlib.blake2b:
     return hashlib.blake2b(json.dumps([encoder.layout.sizes, encoder.layout.widths]).encode(), digest_size=16)
 
 
-def open_files(stack: ExitStack, encoder: Encoder, folder: Path, rows: int, keep: int = 0) -> dict[str, ArrayFile]:
-    """The array files of a part, to append to behind the first `keep` rows."""
+def open_files(
+    stack: ExitStack, encoder: Encoder, folder: Path, rows: int, keep: int = 0, views: bool = False
+) -> dict[str, ArrayFile]:
+    """The array files of a part, to append to behind the first `keep` rows; ids once more where there are two views."""
     files: dict[str, tuple[type, tuple[int, ...]]] = {
         "ids": (np.int32, (rows, encoder.layout.id_columns)),
         "labels": (np.uint8, (rows,)),
@@ -172,6 +188,8 @@ def open_files(stack: ExitStack, encoder: Encoder, folder: Path, rows: int, keep
         files["ranks"] = (np.uint16, (rows, len(encoder.layout.ranked)))
     if encoder.schema.weight:
         files["weights"] = (np.float32, (rows,))
+    if views:
+        files[OTHER_IDS] = files["ids"]
     return {
         name: stack.enter_context(array_file(folder / f"{name}.npy", kind, shape, keep))
         for name, (kind, shape) in files.items()

@@ -16,14 +16,18 @@ from fieldwise.data.dataset import PARTS
 from fieldwise.data.encode.staged import LABEL, WEIGHT, read_staged, staged_files, staged_schema, write_staged
 
 FOLDER, FACTS = "rows", "kept.json"
+# The folders with rates, of which those made of kept rows may have their own.
+RATES = ("rates", "order")
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What is made of kept rows: the names of the folders, and the columns that rows of one event are alike in."""
+    """What is made of kept rows: the names of the folders, the columns that rows of one event are alike in, and those
+    whose values were split as a whole."""
 
     makes: tuple[str, ...]
     alike_in: tuple[str, ...] = ()
+    group: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, data: Path) -> Kept:

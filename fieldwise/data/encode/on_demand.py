@@ -8,12 +8,12 @@ from pathlib import Path
 from fieldwise.config.errors import FieldwiseError
 from fieldwise.config.files import turn
 from fieldwise.data.dataset import is_prepared
-from fieldwise.data.encode import kept, rates, refit
+from fieldwise.data.encode import folds, kept, rates, refit
 from fieldwise.data.encode.kept import Kept
 from fieldwise.data.encode.staged import Progress, quiet
 from fieldwise.data.read.parallel import cores, using
 
-MADE = (*rates.FOLDS, refit.FOLDER)
+MADE = (*rates.FOLDS, *folds.FOLDERS, refit.FOLDER)
 
 
 def offered(folder: Path) -> bool:
@@ -42,6 +42,8 @@ def _make(folder: Path, progress: Progress, like: Path | None) -> None:
     try:
         if folder.name == refit.FOLDER:
             refit.make_refit(folder.parent, progress)
+        elif folder.name in folds.FOLDERS:
+            folds.make_fold(folder.name, folder.parent, progress)
         else:
             rates.make_rates(folder.name, folder.parent, progress, like)
     except OSError as error:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from fieldwise.config.files import resumed_folder, whole_folder
 from fieldwise.data.dataset import FACTS, Tally, one_label
-from fieldwise.data.encode import rates, refit
+from fieldwise.data.encode import folds, rates, refit
 from fieldwise.data.encode.encode import Coder, fit_leaves, write_parts
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.fit import fit_encoder
@@ -182,8 +182,12 @@ def _keep(work: _Work, encoder: Encoder, tally: Tally, leak: Leak | None, folder
         return ()
     joins = plan.divides and "test" not in plan.sources and refit.joins(work.stage, tally)
     makes = (*(rates.FOLDS if rates.usual_history(schema).keys else ()), *([refit.FOLDER] if joins else ()))
+    # The group's rows stay together only where they can still be told.
+    split = plan.divides and set(plan.parting.group) <= set(schema.columns)
+    makes += folds.FOLDERS[: folds.needed(tally)] if split else ()
     if makes:
-        keep_rows(work.stage, folder, schema.columns, Kept(makes, leak.alike_in if leak else ()))
+        kept = Kept(makes, leak.alike_in if leak else (), plan.parting.group)
+        keep_rows(work.stage, folder, schema.columns, kept)
     return makes
 
 

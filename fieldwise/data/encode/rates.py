@@ -17,7 +17,7 @@ from fieldwise.data.dataset import FACTS, Tally, hide_of, is_prepared
 from fieldwise.data.encode.encode import Before, write_parts
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.fit import fit_encoder
-from fieldwise.data.encode.kept import Kept, link_rows
+from fieldwise.data.encode.kept import RATES, Kept, link_rows
 from fieldwise.data.encode.staged import Progress
 from fieldwise.data.encode.timeline import write_history
 from fieldwise.data.history.history import History
@@ -26,7 +26,7 @@ from fieldwise.data.schema import AUTO, HistorySettings, Schema
 
 # The folders, and in how many folds each counts: rates of the other folds know more, those of a random order give away
 # nothing of a row's own label. Which of them trees do better on depends on the data.
-FOLDER, ORDER = "rates", "order"
+FOLDER, ORDER = RATES
 FOLDS = {FOLDER: 10, ORDER: 0}
 # Rows above which the ids of a value have enough rows of their own, and rates would cost much memory; and cells, above
 # which they would cost much disk.

@@ -36,7 +36,9 @@ def make_refit(data: Path, progress: Progress) -> None:
     """Makes the folder from kept rows; it keeps them too, for rates of its own."""
     before, schema = Tally.of(data), Schema.load(data / "schema.toml")
     facts = (before.rows, before.positives)
-    tally = Tally(*({part: sum(one[s] for s in sources) for part, sources in PARTS.items()} for one in facts))
+    counts = [{part: sum(one[s] for s in sources) for part, sources in PARTS.items()} for one in facts]
+    part_of = {source: part for part, sources in PARTS.items() for source in sources}
+    tally = Tally(counts[0], counts[1], tuple((part_of[part], rows, own) for part, rows, own in before.levels))
     with whole_folder(data / FOLDER, FACTS) as work:
         rows = work / kept.FOLDER
         link_rows(data, rows, PARTS)
@@ -44,4 +46,4 @@ def make_refit(data: Path, progress: Progress) -> None:
         write_parts(encoder, rows, work, tally, progress, hide=hide_of(data))
         (rows / JOURNAL).unlink()
         known = Kept.of(data)
-        replace(known, makes=tuple(name for name in known.makes if name != FOLDER)).save(work)
+        replace(known, makes=tuple(name for name in known.makes if name in kept.RATES)).save(work)

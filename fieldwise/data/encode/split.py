@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -24,15 +23,19 @@ from fieldwise.data.schema import ROW_ORDER
 Rows = Callable[[], Iterator[pa.Table]]
 # The labels of a chunk, behind the rows that have passed.
 Labels = Callable[[pa.Table, int], NDArray[np.uint8]]
+# From a chunk, its labels and the number of rows before it to the part number of each of its rows.
+Assign = Callable[[pa.Table, NDArray[np.uint8], int], NDArray[np.int64]]
+# Rows of one label that are drawn together: each such block has its share in every part.
+STRATUM = 20
 
 
 @dataclass(frozen=True)
 class Split:
     """Which part a row goes to: at random by `shares`, or in the order of a column `by` (`row`: file order).
 
-    With `group`, rows that have the same values in these columns go to the same part. `time` says how the times in `by`
-    are written where nobody named the column: then rows are split at random if their order leaves a part without both
-    labels.
+    At random, each label is drawn by itself. With `group`, rows that have the same values in these columns go to the
+    same part. `time` says how the times in `by` are written where nobody named the column: then rows are split at
+    random if their order leaves a part without both labels.
     """
 
     shares: tuple[float, float, float] = (0.8, 0.1, 0.1)
@@ -70,24 +73,49 @@ def order_bounds(split: Split, rows: int) -> NDArray[np.float64]:
     return np.asarray(np.floor(np.cumsum(split.shares)[:2] * rows + 1e-9))
 
 
-def at_random(split: Split) -> Callable[[int], NDArray[np.int64]]:
-    """A function that gives the part numbers of the next `count` rows; where the rows are cut does not matter."""
-    edges, random = np.cumsum(split.shares)[:2], stream(split.seed, SPLIT)
-    return lambda count: np.searchsorted(edges, random.random(count), side="right")
+def at_random(split: Split) -> Callable[[NDArray[np.uint8]], NDArray[np.int64]]:
+    """A function that gives the part numbers of the next rows by their labels; where the rows are cut does not matter.
+
+    Both labels are drawn apart, block after block, so that all parts have the same rate of positives: what few of them
+    say of a part would else be chance.
+    """
+    edges, strata = np.cumsum(split.shares)[:2], [_Stratum(split.seed, label) for label in (0, 1)]
+
+    def parts(labels: NDArray[np.uint8]) -> NDArray[np.int64]:
+        found = np.empty(len(labels), dtype=np.int64)
+        for label, stratum in enumerate(strata):
+            own = labels == label
+            found[own] = np.searchsorted(edges, stratum.next(int(own.sum())), side="right")
+        return found
+
+    return parts
 
 
-def assigner(
-    rows: Rows, split: Split, notes: list[str], labels: Labels
-) -> Callable[[pa.Table, int], NDArray[np.int64]]:
-    """A function from a chunk and the rows before it to the part number of each of its rows."""
+class _Stratum:
+    """Numbers in [0, 1) for the rows of one label: uniform, and in each block of rows evenly spaced in random order."""
+
+    def __init__(self, seed: int, label: int) -> None:
+        self.random, self.left = stream(seed, SPLIT, label), np.empty(0)
+
+    def next(self, count: int) -> NDArray[np.float64]:
+        blocks = max(0, -(-(count - len(self.left)) // STRATUM))
+        drawn = self.random.random((blocks, STRATUM + 1))
+        ranks = np.argsort(np.argsort(drawn[:, 1:], axis=1), axis=1)
+        found = np.concatenate([self.left, ((ranks + drawn[:, :1]) / STRATUM).ravel()])
+        self.left = found[count:]
+        return found[:count]
+
+
+def assigner(rows: Rows, split: Split, notes: list[str], labels: Labels) -> Assign:
+    """How the rows are divided; `rows` are read once before that where they are put in the order of a column."""
     edges = np.cumsum(split.shares)[:2]
     if split.time:
         return _by_time(rows, split, notes, labels)
     if split.group:
-        return partial(_by_group, split, edges)
+        return lambda chunk, labels, passed: by_group(split, chunk)
     if not split.by:
         parts = at_random(split)
-        return lambda chunk, passed: parts(len(chunk))
+        return lambda chunk, labels, passed: parts(labels)
     counts: dict[str, int] = {}
     total = 0
     for chunk in rows():
@@ -102,19 +130,19 @@ def assigner(
         total += len(chunk)
     if not counts:
         bounds = order_bounds(split, total)
-        return lambda chunk, passed: np.searchsorted(bounds, np.arange(passed, passed + len(chunk)), side="right")
+        return lambda chunk, labels, passed: np.searchsorted(
+            bounds, np.arange(passed, passed + len(chunk)), side="right"
+        )
     part_of = _parts_by_value(counts, edges, split.by, notes)
 
-    def by_value(chunk: pa.Table, passed: int) -> NDArray[np.int64]:
+    def by_value(chunk: pa.Table, labels: NDArray[np.uint8], passed: int) -> NDArray[np.int64]:
         texts, places = texts_of(chunk[split.by])
         return np.array([part_of.get(text or "", 0) for text in texts])[places]
 
     return by_value
 
 
-def _by_time(
-    rows: Rows, split: Split, notes: list[str], labels: Labels
-) -> Callable[[pa.Table, int], NDArray[np.int64]]:
+def _by_time(rows: Rows, split: Split, notes: list[str], labels: Labels) -> Assign:
     """`assigner` in the order of times, rows of one time in one part and rows without a time first of all."""
     seen = _counted(rows, split.by, labels)
     moments, counts = seconds(list(seen), split.time), np.array(list(seen.values()))
@@ -128,7 +156,7 @@ def _by_time(
             f"are split at random (--split-by {split.by}: by it all the same)"
         )
         at_once = at_random(split)
-        return lambda chunk, passed: at_once(len(chunk))
+        return lambda chunk, labels, passed: at_once(labels)
     first, last = (day_of(float(moment)) for moment in (np.nanmin(moments), np.nanmax(moments)))
     shares = ", ".join(f"{share:.0%} {PARTS[part]}" for part, share in enumerate(split.shares) if share)
     notes.append(
@@ -137,7 +165,7 @@ def _by_time(
     )
     part_of = dict(zip(seen, parts.tolist(), strict=True))
 
-    def by_value(chunk: pa.Table, passed: int) -> NDArray[np.int64]:
+    def by_value(chunk: pa.Table, labels: NDArray[np.uint8], passed: int) -> NDArray[np.int64]:
         texts, places = texts_of(chunk[split.by])
         return np.array([part_of.get(text, 0) for text in texts])[places]
 
@@ -168,13 +196,22 @@ def _parts_in_order(
     return np.asarray(np.searchsorted(np.cumsum(shares)[:2], before + 1e-9, side="right")[own])
 
 
-def _by_group(split: Split, edges: NDArray[np.float64], chunk: pa.Table, passed: int) -> NDArray[np.int64]:
+def by_group(split: Split, chunk: pa.Table) -> NDArray[np.int64]:
     """The part of each row by a hash of its group, so that no list of groups is kept."""
     for name in split.group:
         if name not in chunk.column_names:
             raise DataError(missing_column(name, chunk.column_names, what="--split-group column"))
     numbers = mixed([column_hashes(chunk[name]) for name in split.group], split.seed)
-    return np.searchsorted(edges, numbers / 2.0**64, side="right")
+    return np.searchsorted(np.cumsum(split.shares)[:2], numbers / 2.0**64, side="right")
+
+
+def in_order_of(values: Collection[str], time: str = "") -> list[str]:
+    """Values in the order of time, written as `time` says, if it says so; or as texts where they are no times."""
+    if time:
+        named = list(values)
+        moments = np.nan_to_num(seconds(named, time), nan=-np.inf)
+        return [named[place] for place in np.argsort(moments, kind="stable")]
+    return _in_order(values) or sorted(values)
 
 
 def _in_order(values: Collection[str]) -> list[str]:
@@ -201,9 +238,8 @@ def _parts_by_value(counts: dict[str, int], edges: NDArray[np.float64], by: str,
     """Values named after the parts name them; others are put in order and cut where the shares say."""
     if set(counts) <= set(PARTS):
         return {value: PARTS.index(value) for value in counts}
-    ordered = _in_order(counts)
-    if not ordered:
-        ordered = sorted(counts)
+    ordered = in_order_of(counts)
+    if not _in_order(counts):
         notes.append(
             f"--split-by {by}: put in order as text, from '{ordered[0]}' to '{ordered[-1]}'; is that time's order?"
         )

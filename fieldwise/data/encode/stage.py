@@ -17,8 +17,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fieldwise.config.errors import ConfigError, DataError, missing_column, unknown
-from fieldwise.data.dataset import PARTS, Tally
+from fieldwise.data.dataset import PARTS, Level, Tally
 from fieldwise.data.draws import NEGATIVES, stream
+from fieldwise.data.encode.levels import Levels
 from fieldwise.data.encode.split import Rows, Split, assigner, order_bounds
 from fieldwise.data.encode.split_staged import cut_in_order, positives_of
 from fieldwise.data.encode.staged import LABEL, ROW, WEIGHT, Progress, staged_file, value_type, write_staged
@@ -58,13 +59,18 @@ class Staged:
 
     entries: list[dict[str, Any]] = field(default_factory=list)
     kept: int = 0
+    levels: tuple[Level, ...] = ()
 
     @property
     def tally(self) -> Tally:
         found = {part: [entry["parts"].get(part, (0, 0)) for entry in self.entries] for part in STAGED_PARTS}
         sums = {part: [sum(counts) for counts in zip(*own, strict=True)] for part, own in found.items()}
         there = {part: own for part, own in sums.items() if any(own)}
-        return Tally({part: rows for part, (rows, _) in there.items()}, {part: own[1] for part, own in there.items()})
+        return Tally(
+            {part: rows for part, (rows, _) in there.items()},
+            {part: own[1] for part, own in there.items()},
+            self.levels,
+        )
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,7 @@ class Stager:
         self.types: dict[str, pa.Schema] = {}
         self.journal = folder / JOURNAL
         self.done = read_journal(self.journal)
+        self.levels = Levels(split)
         # Whether rows are divided when all of them are staged.
         self.cuts = False
 
@@ -103,6 +110,7 @@ class Stager:
                 journal.flush()
                 passed += entry["read"]
                 progress("reading", staged.kept + passed)
+        staged.levels = tuple(self.levels.blocks)
         if self.cuts:
             self._cut(staged)
         self._check(staged)
@@ -128,7 +136,9 @@ class Stager:
                     # Training rows come first; which parts they go to may be decided when all are there.
                     self.cuts = self.split.is_order_of(chunk) and self.keep_negatives == 1
                     assign = None if self.cuts else assigner(read, self.split, notes, self._labels)
-                parts = assign(chunk, passed) if assign else np.full(len(chunk), PARTS.index(source))
+                parts = assign(chunk, labels, passed) if assign else np.full(len(chunk), PARTS.index(source))
+                if source == "train" and self.split.divides(sources):
+                    self.levels.add(chunk, labels, passed, parts)
                 self._drop(parts, labels)
                 types = self._typed(chunk, parts)
                 if number < len(self.done):

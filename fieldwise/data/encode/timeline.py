@@ -1,8 +1,9 @@
 """Staged parts -> the history fields of every row of theirs, and the state that the bundle takes along.
 
 The fields of a part are left beside it as PART.past.npy. With a time column all rows are put in the order of time;
-training rows see training rows, held-out rows see all that came before them. Without folds the training rows are in a
-random order, and held-out rows see all of them. The state is that after the training rows.
+training rows see training rows, held-out rows see what predictions will see: what came before the end of the training
+rows (frozen), or before themselves (rolling). What the other view gives them is PART.other.npy. Without folds the
+training rows are in a random order, and held-out rows see all of them. The state is that after the training rows.
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ STEP_ROWS, STEP_KEYS = 200_000, 20_000_000
 
 def past_file(stage: Path, part: str) -> Path:
     return stage / f"{part}.past.npy"
+
+
+def other_file(stage: Path, part: str) -> Path:
+    """The fields of a part's rows in the view that was not asked for, where there are two."""
+    return stage / f"{part}.other.npy"
 
 
 def write_history(encoder: Encoder, stage: Path, rows: Mapping[str, int], progress: Progress) -> None:
@@ -58,13 +64,11 @@ class _HistoryWriter:
         progress: Progress,
     ) -> None:
         self.encoder, self.history, self.stage, self.rows, self.progress = encoder, history, stage, rows, progress
-        self.found = {part: self._writable(part, (n, len(history.names))) for part, n in rows.items()}
+        width = len(history.names)
+        self.found = {part: _writable(past_file(stage, part), (n, width)) for part, n in rows.items()}
         self.step = max(1, min(STEP_ROWS, STEP_KEYS // len(history.settings.keys)))
         self.training = [part for part in ("train", "dropped") if part in rows]
         self.others = [part for part in rows if part not in ("train", "dropped")]
-
-    def _writable(self, part: str, shape: tuple[int, int]) -> NDArray[np.int32]:
-        return np.lib.format.open_memmap(past_file(self.stage, part), mode="w+", dtype=np.int32, shape=shape)
 
     def in_folds(self) -> None:
         history, inside = self.history, Counts(self.history.settings.most_keys)
@@ -120,6 +124,21 @@ class _HistoryWriter:
             self._replay(start, log, [*self.training, *self.others], self.others)
         elif self.others:
             self._replay(copy.deepcopy(self.history), log, self.others, self.others)
+            # A window closes at every moment, and would be counted anew for each.
+            if not self.history.settings.window:
+                self._frozen()
+
+    def _frozen(self) -> None:
+        """What held-out rows see of the history as the training rows left it, beside what it became until they came."""
+        rolling = {part: np.array(self.found[part]) for part in self.others}
+        for part in self.others:
+            self._write_part(part)
+        for part, fields in rolling.items():
+            frozen = self.history.settings.view == "frozen"
+            other = _writable(other_file(self.stage, part), fields.shape)
+            other[:] = fields if frozen else self.found[part]
+            if not frozen:
+                self.found[part][:] = fields
 
     def _replay(self, history: History, log: _Log, parts: list[str], wanted: list[str]) -> None:
         """Lets the rows of some parts pass in the order of time and writes the fields of the wanted ones."""
@@ -132,6 +151,10 @@ class _HistoryWriter:
                 own = (rows >= log.places[part].start) & (rows < log.places[part].stop)
                 self.found[part][rows[own] - log.places[part].start] = fields[own]
             self.progress("replaying", first + len(rows))
+
+
+def _writable(file: Path, shape: tuple[int, ...]) -> NDArray[np.int32]:
+    return np.lib.format.open_memmap(file, mode="w+", dtype=np.int32, shape=shape)
 
 
 def keyed_chunks(encoder: Encoder, part: Path) -> Iterator[tuple[NDArray[np.uint64], pa.Table]]:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 
 from fieldwise.config.errors import ConfigError
 from fieldwise.config.files import whole_folder
-from fieldwise.data.dataset import PARTS, Tally, write_facts
+from fieldwise.data.dataset import PARTS, Level, Tally, write_facts
 from fieldwise.data.encode.encode import first_digest, open_files, split_ranks
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.infer import SAMPLE_ROWS, infer_schema
+from fieldwise.data.encode.levels import Levels
 from fieldwise.data.encode.prepare import field_facts, held_out_notes
 from fieldwise.data.encode.split import Split, at_random, order_bounds
 from fieldwise.data.encode.stage import check_training
@@ -41,7 +42,7 @@ from fieldwise.data.read.parallel import cores, in_order, using
 from fieldwise.data.read.texts import texts_of
 from fieldwise.data.schema import ROW_ORDER, check_names
 from fieldwise.data.world.fields import Field
-from fieldwise.data.world.world import Span, World
+from fieldwise.data.world.world import Block, Span, World
 
 Bytes = NDArray[np.uint8]
 Ids = NDArray[np.int32]
@@ -89,14 +90,15 @@ def prepare_log(
         encoder = Encoder(schema, list(in_order(rows.fit, schema.fields)))
         encoder.save(folder / "encoder")
         digest = rows.encode(encoder, folder, progress)
-        write_facts(folder, encoder.names, encoder.layout, Tally(rows.counts, rows.positives), 1.0, digest)
+        tally = Tally(rows.counts, rows.positives, rows.levels(split))
+        write_facts(folder, encoder.names, encoder.layout, tally, 1.0, digest)
     return {
         "data": str(out),
         "rows": rows.counts,
         "positive_rate": {part: rows.positives[part] / count for part, count in rows.counts.items()},
         "fields": field_facts(encoder),
         **NOT_THERE,
-        "notes": [*held_out_notes(Tally(rows.counts, rows.positives), None), *left_out],
+        "notes": [*held_out_notes(tally, None), *left_out],
     }
 
 
@@ -141,29 +143,37 @@ class _Rows:
             part: sum(int(labels[parts == PARTS.index(part)].sum()) for parts, labels in both) for part in self.counts
         }
 
+    def levels(self, split: Split) -> tuple[Level, ...]:
+        """The blocks of time, where the order of the rows is the time."""
+        found, passed = Levels(split), 0
+        for labels in self.labels if split.by else ():
+            found.add_in_order(labels, passed)
+            passed += len(labels)
+        return tuple(found.blocks)
+
     def draw(self, split: Split, progress: Progress) -> None:
         """Draws all rows, and counts the codes of the training rows."""
         done = 0
-        for labels in in_order(self._tally, self._parted(split)):
-            self.labels.append(labels)
-            done += len(labels)
+        for rows in in_order(self._tally, self._parted(split)):
+            done += rows
             progress("drawing", done)
 
-    def _parted(self, split: Split) -> Iterator[tuple[int, Bytes]]:
-        """The blocks in order, each with the parts of its rows."""
+    def _parted(self, split: Split) -> Iterator[tuple[Block, Bytes, Bytes]]:
+        """The blocks in order, each with the labels of its rows and their parts."""
         random, bounds = at_random(split), order_bounds(split, self.span.rows)
-        for start in self.span.starts:
-            rows = np.arange(start, min(start + self.span.starts.step, self.span.rows))
-            parts = np.searchsorted(bounds, rows, side="right") if split.by else random(len(rows))
+        blocks = in_order(partial(self.world.block, self.span), self.span.starts)
+        for start, drawn in zip(self.span.starts, blocks, strict=True):
+            labels = drawn.clicks.astype(np.uint8)
+            rows = np.arange(start, start + len(labels))
+            parts = np.searchsorted(bounds, rows, side="right") if split.by else random(labels)
+            self.labels.append(labels)
             self.parts.append(parts.astype(np.uint8))
-            yield start, self.parts[-1]
+            yield drawn, labels, self.parts[-1]
 
-    def _tally(self, block: tuple[int, Bytes]) -> Bytes:
+    def _tally(self, block: tuple[Block, Bytes, Bytes]) -> int:
         from fieldwise.data.world import world_loops
 
-        start, parts = block
-        drawn = self.world.block(self.span, start)
-        labels = drawn.clicks.astype(np.uint8)
+        drawn, labels, parts = block
         # Threads that count at the same time have a table each.
         try:
             tally = self.tallies.pop()
@@ -171,7 +181,7 @@ class _Rows:
             tally = np.zeros((self.firsts[-1], 2), dtype=np.int64)
         world_loops.count(self._stacked(drawn.codes, self.names), parts == 0, labels, self.firsts, tally)
         self.tallies.append(tally)
-        return labels
+        return len(labels)
 
     @staticmethod
     def _stacked(codes: Mapping[str, Whole], names: Sequence[str]) -> Whole:

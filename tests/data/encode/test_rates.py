@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from fieldwise.data.dataset import PARTS, Dataset
-from fieldwise.data.encode import rates
+from fieldwise.data.encode import folds, rates
 from fieldwise.data.encode.on_demand import made
 from fieldwise.data.encode.prepare import Split
 from fieldwise.data.kinds.category import WordCode
@@ -19,6 +19,12 @@ from fieldwise.data.kinds.kind import Code
 from fieldwise.data.kinds.number import BucketCode, PlaceCode
 from fieldwise.data.schema import Field, HistorySettings, Schema
 from tests.data.clicks import ROWS, click_log, prepared
+
+
+@pytest.fixture(autouse=True)
+def _enough_positives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a large log: there are no folds beside the first validation part."""
+    monkeypatch.setattr(folds, "ENOUGH", 0)
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,16 @@ import pyarrow as pa
 import pytest
 
 from fieldwise.data.dataset import Dataset
+from fieldwise.data.encode import folds
 from fieldwise.data.encode.prepare import Split, prepare
 from fieldwise.data.schema import HistorySettings
 from tests.data.clicks import ROWS, click_log, prepared
+
+
+@pytest.fixture(autouse=True)
+def _enough_positives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a large log: there are no folds beside the first validation part."""
+    monkeypatch.setattr(folds, "ENOUGH", 0)
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from fieldwise.train.loop import train
 
 KEYS = ("user", "user*item", "price")
 FIELDS = (Field("user"), Field("item"), Field("price", "numeric", max_buckets=4))
-TIMED = HistorySettings(KEYS, time="hour")
+TIMED = HistorySettings(KEYS, time="hour", view="rolling")
 FOLDED = HistorySettings(KEYS, folds=4)
 SHUFFLED = HistorySettings(KEYS, folds=0)
 
@@ -106,6 +106,36 @@ def test_with_a_time_rows_see_what_came_before(tmp_path: Path, settings: dict[st
     assert np.array_equal(in_order(dataset), twin(seen, table, settings.get("strength", 10.0)))
     assert dataset.names[3:6] == ["user:count", "user:positives", "user:rate"]
     assert dataset.layout.ordered == (2, *range(3, 12))
+
+
+@pytest.mark.parametrize("settings", [{}, {"delay": 3.0}, {"half_life": 20.0}], ids=str)
+def test_held_out_rows_see_what_predictions_will_see(tmp_path: Path, settings: dict[str, float]):
+    """The past as the training rows left it, as `predict` has it; and beside it what a server would have counted."""
+    table = drawn()
+    rolling = prepared(table, tmp_path / "rolling", replace(TIMED, **settings), BY_ROW)
+    frozen = prepared(table, tmp_path / "frozen", replace(TIMED, **settings, view="frozen"), BY_ROW)
+    assert np.array_equal(frozen.parts["train"].ids, rolling.parts["train"].ids)
+    encoder = Encoder.load(tmp_path / "frozen" / "encoder", frozen.schema)
+    held = 480
+    for name in ("valid", "test"):
+        one, other = frozen.parts[name], rolling.parts[name]
+        assert np.array_equal(one.ids, encoder.transform(table.slice(held, one.rows)))
+        assert np.array_equal(one.other_ids, other.ids)
+        assert np.array_equal(other.other_ids, one.ids)
+        assert not np.array_equal(one.ids, other.ids)
+        held += one.rows
+    assert frozen.parts["train"].other_ids is None
+
+
+def test_rows_that_lie_in_one_another_have_one_view(tmp_path: Path):
+    """A past that was frozen after all training rows would hold what came after the row."""
+    found = prepared(drawn(), tmp_path / "data", replace(TIMED, view="frozen"), Split((0.8, 0.1, 0.1)))
+    assert all(part.other_ids is None for part in found.parts.values())
+
+
+def test_an_unknown_view_is_refused():
+    with pytest.raises(ConfigError, match="did you mean 'frozen'"):
+        HistorySettings(KEYS, time="hour", view="frosen")
 
 
 def test_the_order_of_the_rows_may_be_the_time(tmp_path: Path):
