@@ -43,8 +43,9 @@ def blank(name: str, names: Sequence[str], layout: Layout, history: HistorySetti
     """What is seen of a new value of a column, or of a new combination such as `user*item`.
 
     The field of that name is `other`, and the keys that are made of the name, or of it and others, have no past.
-    `names` are those of all fields of the layout.
+    `names` are those of all fields of the layout. A rank, by which trees read a number, stays: a new value has one too.
     """
+    layout = layout.without_ranks
     values = {name: OTHER} if name in names else {}
     parts = {name} if name in names else set(name.split("*"))
     for key in (key for key in history.keys if parts <= set(key.split("*"))):
