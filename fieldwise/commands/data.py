@@ -190,7 +190,8 @@ def prepare(
 
 def _print_prepared(facts: dict[str, Any], folder: Path, continued: Path | None, advise_history: bool) -> None:
     for note in facts["notes"]:
-        err.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
+        said = note if note.startswith("warning: ") else f"note: {note}"
+        err.print(said, highlight=False, markup=False, soft_wrap=True)
     for part, count in facts["rows"].items():
         say(f"{part:6}{count:>12,} rows, {facts['positive_rate'][part]:.4%} positive")
     print_proposals(facts["proposals"])

@@ -27,7 +27,7 @@ def infer_schema(
     names = [name for name in sample.column_names if name not in (label, weight)]
 
     def infer(name: str) -> _Inferred:
-        return _infer_fields(name, Sample(sample[name], labels, None if later is None else later[name]))
+        return _infer_fields(name, sample_of(name, sample, labels, later))
 
     found = dict(zip(names, in_order(infer, names), strict=True))
     fields = [field for own in found.values() for field in own.fields]
@@ -48,9 +48,13 @@ def _notes(names: list[str]) -> list[str]:
     ]
 
 
-def is_time(name: str, column: pa.ChunkedArray) -> bool:
+def sample_of(name: str, first: pa.Table, labels: NDArray[np.float32], later: pa.Table | None) -> Sample:
+    """A column of the first training rows, and of the last ones."""
+    return Sample(first[name], labels, None if later is None else later[name])
+
+
+def is_time(name: str, sample: Sample) -> bool:
     """Whether a column says when its rows came: the parts of a time come again, though it never does."""
-    sample = Sample(column, np.empty(0, dtype=np.float32))
     return any(kind.is_time and kind.infer_all(name, sample) is not None for kind in KINDS.values())
 
 

@@ -24,7 +24,7 @@ from fieldwise.data.encode.encode import Coder, fit_leaves, write_parts
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.fit import fit_encoder
 from fieldwise.data.encode.giveaways import find_giveaways
-from fieldwise.data.encode.infer import SAMPLE_ROWS, infer_schema, is_time
+from fieldwise.data.encode.infer import SAMPLE_ROWS, infer_schema, is_time, sample_of
 from fieldwise.data.encode.kept import Kept, keep_rows
 from fieldwise.data.encode.leaks import Leak, find_leak
 from fieldwise.data.encode.plan import Inputs, Plan
@@ -238,7 +238,9 @@ def _infer(
     labels = sample[LABEL].to_numpy().astype(np.float32)
     later = None if left else read_staged(staged_files(stage / "train")[-1])
     there = [name for name in orders if name in sample.column_names and name not in drop]
-    no_fields = {*orders, *drop}.difference(name for name in there if is_time(name, sample[name]))
+    no_fields = {*orders, *drop}.difference(
+        name for name in there if is_time(name, sample_of(name, sample, labels, later))
+    )
     fields = [name for name in sample.column_names if name not in (LABEL, WEIGHT, ROW, *no_fields)]
     schema, notes = infer_schema(sample.select(fields), labels, label, weight, later)
     for name in sorted(set(sample.column_names) & no_fields):

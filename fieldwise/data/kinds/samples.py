@@ -28,13 +28,13 @@ LEAD, ALIKE, BY_CHANCE = 1.1, 0.8, 2.0
 
 
 class Sample:
-    """A column of the first training rows, and their labels; `later` are texts of the last rows."""
+    """A column of the first training rows, and their labels; `later` is that of the last rows."""
 
     def __init__(
         self, column: pa.ChunkedArray, labels: NDArray[np.float32], later: pa.ChunkedArray | None = None
     ) -> None:
         self.labels, self.is_list = labels, is_list(column.type)
-        self._last = later
+        self._later = later
         self.texts: list[str | None] = []
         self.places = np.empty(0, dtype=np.int64)
         if not self.is_list:
@@ -43,9 +43,10 @@ class Sample:
         self.known = [text for text in self.texts if text is not None]
 
     @cached_property
-    def later(self) -> list[str | None]:
-        """The distinct texts of the last training rows; none where the first ones are all."""
-        return [] if self.is_list or self._last is None else texts_of(self._last)[0]
+    def later(self) -> tuple[list[str | None], NDArray[np.int64]]:
+        """The distinct texts of the last rows, and the place of each row's; none where the first rows are all."""
+        none: tuple[list[str | None], NDArray[np.int64]] = [], np.empty(0, dtype=np.int64)
+        return none if self.is_list or self._later is None else texts_of(self._later)
 
     @cached_property
     def differs(self) -> bool:

@@ -20,6 +20,8 @@ from fieldwise.data.read.formats import is_list, quoted, text_of
 SEPARATORS = ("|", ";", ",")
 # A cell that is a list as programs print it; and what may stand around one, and around its members.
 BRACKETS = re.compile(r"\s*(\[.*\]|\(.*\)|\{.*\})\s*", re.DOTALL)
+# A number with a comma for its point is no set of two.
+DECIMAL = re.compile(r"[-+]?\d+(,\d+)?")
 OUTSIDE, AROUND = " []{}()", " '\""
 
 
@@ -53,6 +55,8 @@ class SetField(WordField):
             between = "," if any("," in text for text in sample.known) else " "
             inside = [_members(text, between) for text in sample.known]
             return cls(name, separator=between, trimmed=True) if _come_again(inside) else None
+        if all(DECIMAL.fullmatch(text) for text in sample.known):
+            return None
         separator = separator_of(sample.known)
         blanks = any(f"{separator} " in text for text in sample.known)
         return cls(name, separator=separator, trimmed=blanks) if separator else None

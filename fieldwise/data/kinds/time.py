@@ -43,7 +43,7 @@ LONGEST = 20 * 365.25 * DAY
 # The share of a column's values that must be such moments: some programs write 0, or "never".
 MOST = 0.95
 # Different values below which dates are as well off as categories, and numbers in the range of moments may be anything.
-FEW_STAMPS, FEW_MOMENTS = 3, 20
+FEW_NAMED, FEW_STAMPS, FEW_MOMENTS = 2, 3, 20
 # A log in the order of time rises nearly everywhere. Ids come again and again, or number the rows without a gap; the
 # times of a log that names them otherwise differ in this share of rows, and leave gaps.
 RISING, VARIED, DENSE, NUMBERED = 0.99, 0.3, 0.5, 0.95
@@ -168,30 +168,28 @@ def promising(column: pa.ChunkedArray) -> bool:
 
 
 def recognised(name: str, sample: Sample) -> Times | None:
-    """What a column's values say of it if they are times; None where they are not."""
-    known = [text for text in sample.known if text not in NO_NUMBER]
+    """What a column's values say of it if they are times; None where they are not.
+
+    The last rows count as well as the first: all first rows of a long log may be of one hour.
+    """
     if sample.is_list:
         return None
-    written = _format(name, known, sample)
+    ends = ((sample.texts, sample.places), sample.later)
+    every = dict.fromkeys(text for texts, _ in ends for text in texts if text and text not in NO_NUMBER)
+    written = _format(name, list(every), sample)
     if not written:
         return None
-    moments = seconds(sample.texts, written)
-    rows = moments[sample.places]
+    first, last = (seconds(texts, written)[places] for texts, places in ends)
+    rows = np.concatenate([first, last])
     rows = rows[_in_range(rows)]
-    walls = seconds(sample.texts if not sample.later else [*sample.texts, *sample.later], written, wall=True)
-    return Times(
-        name,
-        written,
-        len(rows) / max(1, len(sample.places)),
-        _rising(rows),
-        len(np.unique(rows)),
-        _parts(walls[_in_range(walls)]),
-    )
+    walls = seconds(list(every), written, wall=True)
+    complete = float(_in_range(first).mean())
+    return Times(name, written, complete, _rising(rows), len(np.unique(rows)), _parts(walls[_in_range(walls)]))
 
 
 def _format(name: str, known: Sequence[str], sample: Sample) -> str:
     """How a column's texts spell times; nothing where they do not."""
-    if len(known) < FEW_STAMPS:
+    if len(known) < (FEW_NAMED if TIME_NAMES.search(name) else FEW_STAMPS):
         return ""
     if _share(known[:FEW_MOMENTS], TEXT) and _share(known, TEXT) >= MOST:
         return TEXT
@@ -211,11 +209,11 @@ def _are_moments(name: str, unit: str, known: Sequence[str], sample: Sample) -> 
     moments = seconds(known, unit)
     moments = moments[_in_range(moments)]
     span = float(np.ptp(moments))
-    if len(moments) < FEW_MOMENTS:
-        return False
     density = len(moments) / (span * UNITS[unit] + 1)
     if TIME_NAMES.search(name):
         return not (sample.differs and density > NUMBERED)
+    if len(moments) < FEW_MOMENTS:
+        return False
     whole = all(text.isdecimal() for text in known)
     rows = seconds(sample.texts, unit)[sample.places]
     varied = len(moments) >= VARIED * len(rows) or _rising(rows[_in_range(rows)])

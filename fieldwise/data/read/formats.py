@@ -158,6 +158,18 @@ def _numbers_rows(column: pa.ChunkedArray) -> bool:
     return all(cell and cell.isdecimal() for cell in cells) and len(set(cells)) == len(cells)
 
 
+def last_rows(path: Path, columns: Sequence[str]) -> pa.Table | None:
+    """Some columns of some of a file's last rows; None where the whole file must be read for them."""
+    kind = format_of(path)
+    if kind == "parquet":
+        file = _parquet(path)
+        return file.read_row_group(file.num_row_groups - 1, columns=list(columns)) if file.num_row_groups else None
+    if kind not in DELIMITERS or not line_blocks.is_plain(path):
+        return None
+    lines = line_blocks.Lines(column_names(path, kind), columns, _delimiter(path, kind), streams.LONGEST_LINE)
+    return line_blocks.last_rows(path, lines)
+
+
 def as_table(rows: Any) -> pa.Table:
     """An Arrow table of a pandas, Polars or Arrow table, a list of dicts, a dict of columns or a 2-d array."""
     if isinstance(rows, pa.Table):

@@ -22,6 +22,8 @@ from fieldwise.data.read.parallel import in_order
 Parsed = TypeVar("Parsed", bound=Sized)
 
 BLOCK = 16 << 20
+# Bytes that hold enough rows to see how a file ends.
+LAST = 1 << 20
 # Bytes that are not worth compiled loops.
 FEW = 64 << 10
 # What a processor's cache holds while it is looked at more than once.
@@ -107,6 +109,17 @@ def _blocks(path: Path, header: bool, longest: int) -> Iterator[bytes]:
                 break
         if rest:
             yield rest
+
+
+def last_rows(path: Path, lines: Lines) -> pa.Table | None:
+    """The rows of a plain file's last bytes; None where they have a fault, or no line begins in them."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - LAST))
+        # A line that began before; of a small file its header.
+        file.readline()
+        block = file.read()
+    found = _parsed(block, lines) if block else None
+    return None if isinstance(found, _Fault) else found
 
 
 def _cells(block: bytes, lines: Lines) -> pa.Table | Cells | _Fault:

@@ -176,7 +176,7 @@ def plan_of(asked: Asked) -> tuple[Plan, Files]:
         drop = () if schema else tuple(asked.drop)
         classes = _classes(asked, schema, label, partial(reader.rows, parts["train"], [label]))
     else:
-        classes = _classes(asked, schema, label, partial(_cells, parts["train"], label, bad))
+        classes = _classes(asked, schema, label, partial(_labels, asked, parts["train"], label, bad))
         sources = _plain_sources(parts, schema, label, bad, classes)
         index = () if schema else formats.index_columns(parts["train"][0], bad)
         left_out = tuple(name for name in index if name not in (*asked.drop, label, weight))
@@ -215,11 +215,16 @@ def plan_of(asked: Asked) -> tuple[Plan, Files]:
     return plan, files
 
 
-def _cells(paths: list[Path], column: str, bad: BadRows) -> Iterator[pa.Table]:
-    """The cells of one column of the files; nothing where one lacks it, which is found when all columns are read."""
-    if any(column not in formats.column_names(path, bad=bad) for path in paths):
+def _labels(asked: Asked, paths: list[Path], label: str, bad: BadRows) -> Iterator[pa.Table]:
+    """The labels of the files; nothing where one lacks them, which is found when all columns are read.
+
+    libsvm and libffm files, whose labels are 0 and 1 already, are not read for them.
+    """
+    if not asked.positive and any(formats.format_of(path) in sparse.KINDS for path in paths):
         return iter(())
-    return formats.read(paths, [column], (), BadRows(bad.skip))
+    if any(label not in formats.column_names(path, bad=bad) for path in paths):
+        return iter(())
+    return formats.read(paths, [label], (), BadRows(bad.skip))
 
 
 def _classes(asked: Asked, schema: Schema | None, label: str, rows: Rows) -> Classes:
@@ -239,15 +244,18 @@ def _time(
         return None
     if any(formats.format_of(path) in sparse.KINDS for path in parts["train"]):
         return None
-    first = next(rows(), None)
-    if first is None:
+    chunk = next(rows(), None)
+    if chunk is None:
         return None
-    sample = first.slice(0, LOOKED_AT)
+    sample = chunk.slice(0, LOOKED_AT)
     declared = {field.column for field in given.fields if field.is_time} if given else None
     names = [n for n in sample.column_names if n in declared] if declared is not None else sample.column_names
     able = [name for name in names if promising(sample[name].slice(0, GLANCED_AT))]
     wanted = [name for name in able if name not in no_times or name in asked.drop]
-    return order_of([(name, Sample(sample[name], np.empty(0, dtype=np.float32))) for name in wanted])
+    later = formats.last_rows(parts["train"][-1], wanted) if wanted else None
+    ends = {name: (sample[name], None if later is None else later[name]) for name in wanted}
+    no_labels = np.empty(0, dtype=np.float32)
+    return order_of([(name, Sample(first, no_labels, last)) for name, (first, last) in ends.items()])
 
 
 def _in_time(asked: Asked, split: Split, time: Times) -> Split:

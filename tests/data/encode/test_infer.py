@@ -126,6 +126,10 @@ def test_brackets_alone_make_no_set() -> None:
     assert kind([f"[{number}]" for number in range(60)] * 2) == "categorical"
 
 
+def test_a_number_with_a_comma_is_no_set() -> None:
+    assert kind([f"{number % 30},5" for number in range(90)]) == "categorical"
+
+
 def test_a_comma_does_not_make_a_set() -> None:
     titles = [f"word{number}, other{number}" for number in range(100)] * 2
     assert kind(titles) == "categorical"

@@ -131,6 +131,15 @@ def test_parts_that_do_not_come_again_are_no_fields() -> None:
     assert times.parts == ("hour", "weekday")
 
 
+def test_the_first_rows_may_be_of_one_hour() -> None:
+    """As those of a log with many rows in each hour."""
+    column, late = (pa.chunked_array([pa.array([stamp] * ROWS)]) for stamp in ("14102100", "14103023"))
+    assert recognised("hour", Sample(column, np.zeros(ROWS, dtype=np.float32))) is None
+    times = recognised("hour", Sample(column, np.zeros(ROWS, dtype=np.float32), late))
+    assert times is not None
+    assert (times.format, times.rises, times.parts) == ("YYMMDDHH", True, ("hour", "weekday"))
+
+
 def test_the_time_that_orders_the_rows() -> None:
     order = np.sort(SECONDS)
     mostly = [None if row % 3 == 0 else value for row, value in enumerate(SECONDS)]

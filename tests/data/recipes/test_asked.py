@@ -16,6 +16,8 @@ from pyarrow import parquet
 from fieldwise import cli
 from fieldwise.bundle.predictor import Predictor
 from fieldwise.data.dataset import Dataset
+from fieldwise.data.encode import prepare
+from fieldwise.data.recipes import asked
 from fieldwise.data.schema import Schema
 from fieldwise.experiments.entrants import entrants
 from fieldwise.serving.engine import Engine
@@ -151,6 +153,25 @@ def test_the_second_time_gives_fields_too(tmp_path: Path, run: Run) -> None:
     facts = run("prepare", file, "--label", "click", "--out", tmp_path / "data")
     assert labels(tmp_path / "data") == in_order(columns)
     assert list(facts["fields"]) == ["user", "item", "ts:hour", "ts:weekday", "signup:weekday"]
+
+
+@pytest.mark.parametrize("name", ["log.csv", "log.parquet"])
+def test_a_log_whose_first_rows_are_of_one_hour(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(asked, "LOOKED_AT", 50)
+    monkeypatch.setattr(prepare, "SAMPLE_ROWS", 50)
+    stamps = [int(f"1410{21 + row // 150:02}{row % 150 // 10:02}") for row in range(ROWS)]
+    columns = log() | {"hour": [stamps[row // 100 * 100] for row in range(ROWS)]}
+    del columns["ts"]
+    if name == "log.csv":
+        save(tmp_path / name, columns)
+    else:
+        parquet.write_table(pa.table(columns), tmp_path / name)
+    facts = run("prepare", tmp_path / name, "--label", "click", "--out", tmp_path / "data")
+    assert notes(facts, "rows are split in its order")
+    assert "hour:hour" in facts["fields"]
+    assert "hour" not in facts["fields"]
 
 
 def test_a_parquet_file_with_timestamps(tmp_path: Path, run: Run) -> None:
