@@ -25,5 +25,6 @@ def fitted(rows: Any, folder: Path, *fields: Field) -> Encoder:
 
 def ids_of(rows: Any, folder: Path, *fields: Field) -> list[Any]:
     """The ids of the rows that the encoder was fitted on, a number for each row of a single plain field."""
-    ids = fitted(rows, folder, *fields).transform(as_table(rows))
+    encoder = fitted(rows, folder, *fields)
+    ids = encoder.transform(as_table(rows))[:, : encoder.layout.id_columns]
     return ids[:, 0].tolist() if ids.shape[1] == 1 else ids.tolist()

@@ -78,7 +78,7 @@ def test_trees_see_what_buckets_hide(runs: Path) -> None:
     price = Field("price", "numeric", buckets="count", bucket_count=44)
     prepared(runs / "coarse", (price, *FIELDS[1:]))
     coarse = trained(runs / "coarse", runs / "coarse_trees", "gbdt", **TREES)["test"]["log_loss"]
-    assert load(runs / "trees").metrics["test"]["log_loss"] < coarse - 0.1
+    assert load(runs / "trees").metrics["test"]["log_loss"] < coarse - 0.05
 
 
 def test_file_predictor_server_and_blend_agree(runs: Path) -> None:
