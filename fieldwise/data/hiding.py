@@ -132,4 +132,5 @@ class _Draws:
         total = (rows.astype(np.uint64) ^ self.salt) * STEP
         total = (total ^ (total >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         total = (total ^ (total >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return ((total ^ (total >> np.uint64(31)))[:, None] * self.odd) >> np.uint64(32)
+        total ^= total >> np.uint64(31)
+        return np.asarray((total[:, None] * self.odd) >> np.uint64(32))

@@ -2,8 +2,8 @@
 compared with another model or the truth on the same rows.
 
 Rows with `other` may be easier or harder than the rest, so the cost of `other` is measured on rows with known values:
-they are scored a second time with the value hidden, as if it were `other` and had no past. The rise of their log loss is the price of
-a value; the price times the share of `other` is the cost of `other` over all rows.
+they are scored a second time with the value hidden, as if it were `other` and had no past. The rise of their log loss
+is the price of a value; the price times the share of `other` is the cost of `other` over all rows.
 """
 
 from __future__ import annotations

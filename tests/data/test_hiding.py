@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -94,5 +96,5 @@ def test_a_new_value_has_no_past_in_any_key_of_it() -> None:
         gap = blank(name, names, layout, history)
         assert not gap.there(row).any()
         found = gap.put(row)
-        assert found.tolist() == [sum(cells, [])]
+        assert found.tolist() == [list(itertools.chain(*cells))]
         assert gap.there(found).all()

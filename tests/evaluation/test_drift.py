@@ -129,6 +129,18 @@ def test_a_hidden_key_is_one_that_was_never_counted(log: pa.Table, tmp_path: Pat
     assert np.array_equal(hidden[:, columns], encoder.transform(strangers)[:, columns])
 
 
+@pytest.mark.parametrize("run", ["with-run", "both"])
+def test_a_hidden_value_has_no_past_either(place: Path, log: pa.Table, tmp_path: Path, run: str):
+    """Its row is that of a stranger, in every field and every key that it is part of; of a blend, in every member."""
+    if run == "both":
+        blend([place / "with-run", place / "without-run"], tmp_path / run)
+    encoder = Predictor.load((tmp_path if run == "both" else place) / run).encoder
+    new = log.slice(2000)
+    strangers = new.set_column(new.column_names.index("user"), "user", pa.array(["a stranger"] * len(new)))
+    wanted, found = encoder.transform(strangers), drift.hidden(encoder, "user", encoder.transform(new))
+    assert np.array_equal(found, wanted)
+
+
 def test_pieces_do_not_matter(place: Path, log: pa.Table):
     predictor = Predictor.load(place / "with-run")
     question = Question(("all",), "day", Predictor.load(place / "without-run"), "truth")

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from numpy.typing import NDArray
 
 from fieldwise.bundle.predictor import Predictor
 from fieldwise.data.encode.on_demand import made
-from fieldwise.data.encode.prepare import Split, prepare
+from fieldwise.data.encode.prepare import prepare
 from fieldwise.evaluation import metrics
 from fieldwise.experiments.entrants import entrants
 
@@ -73,17 +72,16 @@ def test_no_entrant_loses_its_level_where_all_values_of_a_field_are_new(tmp_path
 
 
 def test_trees_on_rates_do_no_worse_than_lr_on_new_users(tmp_path: Path) -> None:
-    """Users come and go in time: the last rows have many that training never saw."""
-    users = np.arange(ROWS) // 40 + np.random.default_rng(4).integers(0, 20, ROWS)
+    """Users come and go in time: later rows have many that the log, divided at random, does not show."""
+    users = np.arange(ROWS + 2000) // 40 + np.random.default_rng(4).integers(0, 20, ROWS + 2000)
     log = rows(users, seed=5)
-    prepare({"train": lambda: iter([log.table])}, tmp_path / "data", "click", split=Split(by="row"), keep_rows=True)
-    last = slice(int(0.9 * ROWS), ROWS)
-    new = ~np.isin(users[last], users[: int(0.8 * ROWS)])
-    labels, losses = log.table["click"].to_numpy()[last], {}
+    prepare({"train": lambda: iter([log.table.slice(0, ROWS)])}, tmp_path / "data", "click", keep_rows=True)
+    new = ~np.isin(users[ROWS:], users[:ROWS])
+    labels, losses = log.table["click"].to_numpy()[ROWS:], {}
     for name, predictor in trained("lr,gbdt-rates,gbdt-order", tmp_path / "data", tmp_path / "runs").items():
-        found = predictor.predict(log.table.slice(last.start))
+        found = predictor.predict(log.table.slice(ROWS))
         losses[name] = -np.log(np.where(labels == 1, found, 1 - found))[new]
-        assert found[new].mean() / log.truth[last][new].mean() == pytest.approx(1, abs=0.2)
+        assert 0.8 < found[new].mean() / log.truth[ROWS:][new].mean() < 1.25
     for name in ("gbdt-rates", "gbdt-order"):
         worse = losses[name] - losses["lr"]
         assert worse.mean() < 2 * worse.std() / np.sqrt(len(worse))

@@ -18,11 +18,12 @@ from fieldwise.data.kinds.kind import BY_BUCKET
 
 # Rows that tell a share well enough.
 MOST_ROWS = 200_000
-# Whether new values are to be expected or not, each column is hidden in one row of a hundred, and in up to one of twenty
-# where it takes more to hide it in 50 rows of the rarer label; all columns together in a seventh of the rows.
+# Whether new values are to be expected or not, each column is hidden in one row of a hundred, in up to one of twenty
+# where it takes more to hide it in 50 rows of the rarer label; but all columns together in 15 % of the rows.
 LEAST_RARE, LEAST_SHARE, LEAST_SHARE_OF_FEW, ALL_COLUMNS = 50, 0.01, 0.05, 0.15
-# Known values need rows to learn from too.
-MOST_SHARE = 0.5
+# A tenth of the rows tells what to say of new values as well as half of them does (docs/data.md), and what a known one
+# means is learnt from the rest.
+MOST_SHARE = 0.1
 
 
 def shares_to_hide(encoder: Encoder, folder: Path, tally: Tally) -> dict[str, float]:
@@ -45,7 +46,7 @@ def shares_to_hide(encoder: Encoder, folder: Path, tally: Tally) -> dict[str, fl
 
 
 def hideable(encoder: Encoder) -> list[str]:
-    """The columns with values that can be new, of fields and of history keys; none where leaves of trees hang on them."""
+    """The columns of fields and history keys with values that can be new; none where leaves of trees hang on them."""
     if encoder.leaves is not None:
         return []
     fields = {field.name: field for field in encoder.schema.fields}

@@ -31,6 +31,7 @@ from fieldwise.data.encode.prepare import field_facts, held_out_notes
 from fieldwise.data.encode.split import Split, at_random, order_bounds
 from fieldwise.data.encode.stage import check_training
 from fieldwise.data.encode.staged import Progress
+from fieldwise.data.encode.unseen import shares_to_hide
 from fieldwise.data.kinds.buckets import Histogram
 from fieldwise.data.kinds.counted import Query, summed
 from fieldwise.data.kinds.kind import Code
@@ -91,7 +92,8 @@ def prepare_log(
         encoder.save(folder / "encoder")
         digest = rows.encode(encoder, folder, progress)
         tally = Tally(rows.counts, rows.positives, rows.levels(split))
-        write_facts(folder, encoder.names, encoder.layout, tally, 1.0, digest)
+        hide = shares_to_hide(encoder, folder, tally)
+        write_facts(folder, encoder.names, encoder.layout, tally, 1.0, digest, hide)
     return {
         "data": str(out),
         "rows": rows.counts,

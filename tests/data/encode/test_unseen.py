@@ -20,9 +20,9 @@ ROWS = 6000
 
 
 def churning(share: float) -> pa.Table:
-    """Rows in time of a few users at a time, of whom a share comes once and never again; items that stay."""
+    """Rows in time: users that stay, and in a share of the rows some that are there for a while; items that stay."""
     random = np.random.default_rng(2)
-    old, new = random.integers(0, 40, ROWS), 1000 + np.arange(ROWS) // 4
+    old, new = random.integers(0, 40, ROWS), 1000 + np.arange(ROWS) // 200
     users = np.where(random.random(ROWS) < share, new, old)
     names = {"click": (random.random(ROWS) < 0.4).astype(int), "user": [f"u{user}" for user in users]}
     return pa.table({**names, "item": [f"i{item}" for item in random.integers(0, 30, ROWS)]})
@@ -38,16 +38,16 @@ def unknown(dataset: Dataset, part: str, field: str = "user") -> float:
 
 
 def test_as_many_as_the_next_rows_have_new_values(tmp_path: Path) -> None:
-    data = prepared(churning(0.3), tmp_path / "time", split=Split(by="row"))
-    assert unknown(data, "train") < unknown(data, "valid") < MOST_SHARE
+    data = prepared(churning(0.07), tmp_path / "time", split=Split(by="row"))
+    assert unknown(data, "train") < 0.03 < unknown(data, "valid") < MOST_SHARE
     rows = data.training(seed=0)
     shown = rows.shown(np.arange(rows.rows))
     assert (shown[:, 0] == OTHER).mean() == pytest.approx(unknown(data, "valid"), abs=0.01)
-    assert LEAST_SHARE < data.hide["item"] <= LEAST_SHARE_OF_FEW
+    assert LEAST_SHARE < data.hide["item"] < unknown(data, "valid") < LEAST_SHARE_OF_FEW * 2
     assert (rows.ids == data.parts["train"].ids).all()
 
 
-def test_half_of_the_rows_stay_as_they_are(tmp_path: Path) -> None:
+def test_most_rows_stay_as_they_are(tmp_path: Path) -> None:
     """Where groups are split, all values of the next rows are new; but known ones need rows to learn from too."""
     data = prepared(churning(0.0), tmp_path / "data", split=Split(group=("user",)))
     assert unknown(data, "valid") == 1
@@ -77,7 +77,7 @@ def test_rates_are_hidden_with_the_id(tmp_path: Path) -> None:
         rows = data.training(seed=0)
         shown = rows.shown(np.arange(rows.rows))
         gone = shown[:, 0] != rows.ids[:, 0]
-        assert gone.mean() > 0.1
+        assert gone.mean() > 0.05
         for column in data.layout.columns_of([data.names.index(n) for n in ("user:rate", "user*item:rate")])[::4]:
             assert (shown[gone, column] == 0).all()
             assert (rows.ids[gone, column] != 0).any()
