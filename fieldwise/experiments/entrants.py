@@ -100,7 +100,9 @@ def keep_best(kept: Mapping[str, Sequence[Job]], folders: Sequence[Path], out: P
     """Leaves the model of the lowest validation log loss in out/best, all of its seeds as one; returns what it is, and
     the runs in `out` that it is made of."""
     losses = _losses(kept, out)
-    name = min(losses, key=lambda one: losses[one])
+    # Several models err apart: a blend gives way to one of them only if that is better by more than chance.
+    doubt = max((_report(job.out).get("cross_fitted_se", 0.0) for job in kept.get(blend.NAME, ())), default=0.0)
+    name = min(losses, key=lambda one: losses[one] - (doubt if one == blend.NAME else 0.0))
     runs = [run for job in kept[name] for run in _runs(job.out) or [job.out]]
     best = _leave(runs, folders, out)
     made_of = [str(run.relative_to(out)) for run in _runs(best) or runs]

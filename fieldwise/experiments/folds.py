@@ -26,6 +26,7 @@ from fieldwise.data.encode.on_demand import made, offered
 from fieldwise.evaluation.metrics import losses
 from fieldwise.experiments.jobs import Job
 from fieldwise.train.blend import Evidence
+from fieldwise.train.runs import base_rate
 
 FOLDER, FILE = "folds", "evidence.npz"
 # Candidates at most, and how many standard errors behind the first one still is: chance may have put it there.
@@ -43,6 +44,7 @@ class Folded:
     weights: NDArray[np.float32] | None
     first: int
     stamp: str = ""
+    trained: calibration.BaseRate | None = None
 
     def loss(self, name: str) -> float:
         """The log loss of a candidate over all rows, each calibrated by others."""
@@ -50,7 +52,8 @@ class Folded:
 
         def fitted(known: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.float64]:
             weights = None if self.weights is None else self.weights[known]
-            return calibration.fit("platt", self.labels[known], own[known], weights).probabilities(own[others])
+            found = calibration.fit("platt", self.labels[known], own[known], weights, trained=self.trained)
+            return found.probabilities(own[others])
 
         return calibration.cross_fitted(self.labels, fitted, self.weights)
 
@@ -66,7 +69,9 @@ class Folded:
         file.parent.mkdir(exist_ok=True)
         arrays: dict[str, Any] = {"names": np.array(self.names), "logits": self.logits, "labels": self.labels}
         weighted = {} if self.weights is None else {"weights": self.weights}
-        arrays |= weighted | {"first": np.array(self.first), "stamp": np.array(self.stamp)}
+        trained = (self.trained.rate, self.trained.positives) if self.trained else ()
+        arrays |= {"first": np.array(self.first), "stamp": np.array(self.stamp), "trained": np.array(trained)}
+        arrays |= weighted
         with whole_file(file) as work, work.open("wb") as opened:
             np.savez(opened, **arrays)
 
@@ -78,8 +83,9 @@ class Folded:
             return None
         with np.load(file, allow_pickle=False) as found:
             weights = found.get("weights")
-            names, first, stamp = (found[name].tolist() for name in ("names", "first", "stamp"))
-            return cls(names, found["logits"], found["labels"], weights, first, stamp)
+            names, first, stamp, rate = (found[name].tolist() for name in ("names", "first", "stamp", "trained"))
+            trained = calibration.BaseRate(*rate) if rate else None
+            return cls(names, found["logits"], found["labels"], weights, first, stamp, trained)
 
 
 def gather(
@@ -114,6 +120,7 @@ def gather(
         np.concatenate(weights) if weights else None,
         parts[0].rows,
         stamp,
+        base_rate(Dataset.open(data).parts["train"], 1.0),
     )
     folded.save(out / FOLDER / FILE)
     for own in (*(data / fold for fold in names), *(out / FOLDER / name for name in close)):

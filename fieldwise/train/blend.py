@@ -130,7 +130,21 @@ class Blending(Run):
             blended = weights @ self.logits + shift
             return self._calibrated(blended, known).probabilities(blended[others])
 
-        return calibration.cross_fitted(self.labels, fitted, self.weights, self.ahead is not None)
+        rows, ours = self._unseen(fitted)
+        weights = None if self.weights is None else self.weights[rows]
+        alone = [self._unseen(partial(self._alone, own))[1] for own in self.logits]
+        best = min(alone, key=lambda own: float(np.average(own, weights=weights)))
+        self.doubt = float(np.std(ours - best) / np.sqrt(len(rows)))
+        return float(np.average(ours, weights=weights))
+
+    def _unseen(self, fitted: calibration.Refit) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        return calibration.unseen_losses(self.labels, fitted, self.weights, self.ahead is not None)
+
+    def _alone(
+        self, logits: NDArray[np.float64], known: NDArray[np.int64], others: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """What a member would say of rows, calibrated by others."""
+        return self._calibrated(logits, known).probabilities(logits[others])
 
     def _calibrated(
         self, logits: NDArray[np.floating[Any]], rows: NDArray[np.int64] | slice = slice(None)
@@ -155,6 +169,10 @@ class Blending(Run):
     def trained(self) -> calibration.BaseRate | None:
         """The rate of the rows that the first member was trained on."""
         return base_rate(self.datasets[0].parts["train"], self.datasets[0].negatives_kept)
+
+    def _expected(self, found: dict[str, Any]) -> dict[str, Any]:
+        """As of any run, and the standard error of its cross-fitted loss beside that of the best member."""
+        return super()._expected(found) | {"cross_fitted_se": self.doubt}
 
     def _take_best(self) -> None:
         """Does nothing: there is one fit."""

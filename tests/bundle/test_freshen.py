@@ -26,7 +26,7 @@ from fieldwise.train.loop import train
 ROWS, FIRST, LAST = 900, 500, 700
 KEYS = ("user", "item", "user*item", "price")
 FIELDS = (Field("user"), Field("item"), Field("price", "numeric", buckets="explicit", thresholds=(0.25, 0.5, 0.75)))
-TIMED = HistorySettings(KEYS, time="hour")
+TIMED = HistorySettings(KEYS, time="hour", view="rolling")
 SETTINGS = {
     "folds": HistorySettings(KEYS, folds=4),
     "time": TIMED,

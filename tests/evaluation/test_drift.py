@@ -25,7 +25,7 @@ from fieldwise.evaluation.drift import Question
 from fieldwise.train.blend import blend
 from fieldwise.train.loop import train
 
-HISTORY = HistorySettings(("user", "user*item"), time="stamp")
+HISTORY = HistorySettings(("user", "user*item"), time="stamp", view="rolling")
 
 
 @pytest.fixture(scope="module")
