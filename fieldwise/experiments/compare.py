@@ -127,7 +127,7 @@ def _compare(
 def _blended(members: Sequence[str], folders: Sequence[Path], out: Path, seed: int) -> Job:
     """The blend of one seed's runs, made anew each time: it takes seconds, and any of them may be another by now."""
     folder = out / blending.NAME / f"seed{seed}"
-    blending.blend([out / member / f"seed{seed}" for member in members], folder, folders, force=True)
+    blending.blend([out / member / f"seed{seed}" for member in members], folder, folders, force=True, pairs=False)
     return Job(blending.NAME, f"{blending.NAME} seed {seed}", folders[0], folder)
 
 

@@ -133,7 +133,7 @@ def _leave(runs: Sequence[Path], folders: Sequence[Path], out: Path) -> Path:
     best = out / BEST
     shutil.rmtree(best, ignore_errors=True)
     if len(runs) > 1:
-        blend.blend(runs, best, folders)
+        blend.blend(runs, best, folders, pairs=False)
     else:
         with whole_folder(best, "DONE") as work:
             shutil.copytree(runs[0], work, dirs_exist_ok=True)

@@ -48,7 +48,9 @@ class Job:
     def attempt(self, progress: Progress | None = None) -> str:
         """Trains, continues, or checks that a finished run has these settings; returns the error in one line, or ''."""
         try:
-            train(load_config(self.recipe, base=self.settings), self.data, self.out, resume=True, progress=progress)
+            config = load_config(self.recipe, base=self.settings)
+            # A page measures the pairs of fields where it shows them.
+            train(config, self.data, self.out, resume=True, progress=progress, pairs=False)
         except FieldwiseError as error:
             return str(error)
         except Exception as error:

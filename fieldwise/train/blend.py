@@ -35,11 +35,13 @@ def blend(
     calibrated: str = "platt",
     device: str = "cpu",
     force: bool = False,
+    pairs: bool = True,
 ) -> dict[str, Any]:
     """Blends runs or bundles into a run folder and returns its report; a blend among them counts as its members.
 
     `data` names the prepared folders of the members, in any order, where the ones they were trained on are gone;
-    `plain` gives all members the same weight.
+    `plain` gives all members the same weight. With `pairs` the report says how strongly
+    fields interact.
     """
     opened = [bundle.load(source) for source in sources]
     paths = {one.path: source for one, source in zip(opened, sources, strict=True)}
@@ -56,7 +58,7 @@ def blend(
         Blending(config, members, datasets, work) as run,
     ):
         run.fit(Progress())
-        return run.finish()
+        return run.finish(pairs)
 
 
 class Blending(Run):

@@ -56,9 +56,16 @@ SMALL_ROWS = 400_000
 
 
 def train(
-    config: Config, data: Path, out: Path, resume: bool = False, progress: Progress | None = None
+    config: Config,
+    data: Path,
+    out: Path,
+    resume: bool = False,
+    progress: Progress | None = None,
+    pairs: bool = True,
 ) -> dict[str, Any]:
     """Trains on a prepared folder and returns the run's report; with `resume`, goes on where a run was killed.
+
+    With `pairs` the report says how strongly fields interact.
 
     Of several workers, rank 0 alone writes, reads the test rows and returns a report; the others return an empty one.
     """
@@ -68,7 +75,7 @@ def train(
             report: dict[str, Any] = json.loads((out / "report.json").read_text(encoding="utf-8"))
             return report
         run.fit(progress if progress and distributed.first() else Progress())
-        return run.finish()
+        return run.finish(pairs)
 
 
 def start(config: Config, dataset: Dataset, out: Path, resume: bool = False) -> Run:

@@ -24,7 +24,7 @@ from fieldwise.config.progress import Watch as Watch
 from fieldwise.config.settings import Config, config_from
 from fieldwise.data.dataset import Dataset, Part
 from fieldwise.evaluation import metrics
-from fieldwise.evaluation.pair_strength import pair_strength, strongest
+from fieldwise.evaluation.pair_strength import strength_of_pairs
 from fieldwise.train import distributed
 from fieldwise.train.state import State
 
@@ -32,8 +32,6 @@ from fieldwise.train.state import State
 FAILED = "FAILED"
 # What an unfinished run may have in its folder.
 UNFINISHED = {FAILED, "identity.json", "config.toml", "log.jsonl", "checkpoint", "best.safetensors"}
-# Up to how many fields all pairs are measured; and of how many where there are more, as pairs grow with their square.
-MOST_PAIRED, PAIRED = 200, 20
 
 
 class Run(ABC):
@@ -163,16 +161,17 @@ class Run(ABC):
             with path.open("r+b") as file:
                 file.truncate(self.state.log_bytes)
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self, pairs: bool = True) -> dict[str, Any]:
         """Restores the best weights, calibrates them on validation rows, measures them; writes bundle, report, DONE.
 
+        With `pairs` also measures how strongly fields interact, which may take as long as the training.
         Rank 0 does it, and the others help to score where that takes all of them; their report is empty.
         """
         if not (distributed.first() or self.together):
             return {}
         self._take_best()
         logits = {name: self._score(part.ids) for name, part in self.dataset.parts.items() if name in ("valid", "test")}
-        strength = self._pair_strength(self.valid) if self.dataset.layout.fields > 1 else None
+        strength = self._pair_strength(self.valid) if pairs and self.dataset.layout.fields > 1 else None
         return self._leave(logits, strength) if distributed.first() else {}
 
     def _leave(self, logits: dict[str, NDArray[np.floating[Any]]], strength: dict[str, Any] | None) -> dict[str, Any]:
@@ -239,14 +238,7 @@ class Run(ABC):
         """Restores the weights of the least validation log loss."""
 
     def _pair_strength(self, valid: Part) -> dict[str, Any]:
-        """The strength of all pairs of fields, or of the strongest fields where there are too many."""
-        layout, names = self.dataset.layout, self.dataset.names
-        if layout.fields <= MOST_PAIRED:
-            strength = pair_strength(self._score, valid.ids, layout, rows=128)
-            return {"fields": names, "matrix": strength.round(6).tolist()}
-        among = strongest(self._score, valid.ids, layout, PAIRED)
-        strength = pair_strength(self._score, valid.ids, layout, rows=128, among=among)
-        return {"fields": [names[f] for f in among], "of": layout.fields, "matrix": strength.round(6).tolist()}
+        return strength_of_pairs(self._score, valid.ids, self.dataset.layout, self.dataset.names)
 
 
 def check_parts(dataset: Dataset) -> None:

@@ -18,11 +18,11 @@ from fieldwise.config.errors import DataError
 from fieldwise.config.settings import load_config
 from fieldwise.data.schema import Layout
 from fieldwise.evaluation import pair_maps
+from fieldwise.evaluation import pair_strength as strengths
 from fieldwise.nn.model import Model
 from fieldwise.reporting import pair_report
 from fieldwise.reporting.report import write_report
 from fieldwise.studies import sources
-from fieldwise.train import runs
 from fieldwise.train.loop import train
 from tests.conftest import Trained
 
@@ -188,8 +188,8 @@ def test_a_run_of_too_many_fields_has_the_pairs_of_the_strongest(
     config = load_config(overrides=["model.name=fm", "train.epochs=1", "device=cpu"])
     whole = train(config, trained.data, tmp_path / "whole")["pair_strength"]
     assert set(whole) == {"fields", "matrix"}
-    monkeypatch.setattr(runs, "MOST_PAIRED", 2)
-    monkeypatch.setattr(runs, "PAIRED", 2)
+    monkeypatch.setattr(strengths, "MOST_PAIRED", 2)
+    monkeypatch.setattr(strengths, "PAIRED", 2)
     some = train(config, trained.data, tmp_path / "some")["pair_strength"]
     assert (some["of"], len(some["fields"])) == (3, 2)
     one, other = (whole["fields"].index(name) for name in some["fields"])
