@@ -20,7 +20,7 @@ from fieldwise.bundle.members import Blend, JoinedEncoder, JoinedSchema, M, Memb
 from fieldwise.bundle.scoring import Saved, Trained, score
 from fieldwise.config.documents import read_json, read_toml
 from fieldwise.config.errors import BundleError, FieldwiseError
-from fieldwise.config.files import whole_folder
+from fieldwise.config.files import linked, whole_folder
 from fieldwise.config.settings import Config, config_from
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.schema import Layout, Schema
@@ -110,7 +110,11 @@ def write(
         model.save(work / model.file)
         for name, source in sources.items():
             (work / name).parent.mkdir(exist_ok=True)
-            (shutil.copytree if source.is_dir() else shutil.copyfile)(source, work / name)
+            # Second names, not copies: an encoder with histories is most of a bundle, and many runs have the same.
+            if source.is_dir():
+                shutil.copytree(source, work / name, copy_function=linked)
+            else:
+                linked(source, work / name)
         (work / "config.toml").write_text(config.to_toml(), encoding="utf-8")
         write_json(work / "calibration.json", calibration.to_json())
         write_json(work / "metrics.json", metrics)

@@ -22,6 +22,7 @@ from fieldwise.config.errors import BundleError, DataError
 from fieldwise.data.dataset import Dataset, Part
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.later_rows import follow
+from fieldwise.data.encode.on_demand import made
 from fieldwise.data.encode.prepare import read_labels, read_weights
 from fieldwise.data.kinds.number import as_number
 from fieldwise.data.read.cells import Cells
@@ -157,7 +158,7 @@ class Predictor:
 
     def prepared_part(self, folder: Path, part: str) -> tuple[Dataset, Part]:
         """A folder prepared with this bundle's encoder, and one of its parts."""
-        dataset = Dataset.open(folder)
+        dataset = Dataset.open(made(folder))
         if part not in dataset.parts:
             raise BundleError(
                 f"the prepared folder has no part '{part}'; it has: {', '.join(dataset.parts)} ({folder})"

@@ -107,7 +107,7 @@ def pair_strength(
 
 
 def strength_of_pairs(logits: Logits, ids: NDArray[np.int32], layout: Layout, names: Sequence[str]) -> dict[str, Any]:
-    """What a report says of pairs: the strength of all of them, or of the strongest fields' where there are too many."""
+    """What a report says of pairs: the strength of all, or of those of the strongest fields where there are many."""
     if layout.fields <= MOST_PAIRED:
         strength = pair_strength(logits, ids, layout, MAP_ROWS)
         return {"fields": list(names), "matrix": strength.round(6).tolist()}

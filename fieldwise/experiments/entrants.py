@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from fieldwise.config.errors import ConfigError, unknown
-from fieldwise.config.files import whole_folder
+from fieldwise.config.files import linked, whole_folder
 from fieldwise.data.dataset import Dataset
 from fieldwise.data.encode.on_demand import made, offered
 from fieldwise.data.encode.rates import FOLDER, FOLDS, ORDER
@@ -21,6 +21,7 @@ from fieldwise.data.encode.staged import Progress, quiet
 from fieldwise.experiments.jobs import Job
 from fieldwise.models import registry
 from fieldwise.train import blend
+from fieldwise.train.race import Race
 
 ALL = "all"
 BEST = "best"
@@ -34,6 +35,8 @@ TREES: Mapping[str, Any] = {
     "model.colsample": 0.5,
     "model.categories": 10,
 }
+# More rows bear more trees.
+MORE_ROUNDS = 1.1
 NO_XGBOOST = "gbdt is left out: it needs XGBoost, which is not installed (pip install fieldwise[gbdt])"
 
 
@@ -68,10 +71,10 @@ def entrants(text: str, data: Path) -> tuple[list[Entrant], list[str]]:
 
 
 def _usual(data: Path) -> list[str]:
-    """Trees, LR and FNN on rates, where there are any, and models of products on the ids."""
+    """Trees, LR and FNN on rates, where there are any, and models of products on the ids; cheap ones first."""
     suffix = f"-{FOLDER}" if offered(data / FOLDER) else ""
     ordered = [f"gbdt-{ORDER}"] if offered(data / ORDER) else []
-    return [f"gbdt{suffix}", *ordered, f"lr{suffix}", f"fnn{suffix}", "fm", "ipnn"]
+    return [f"gbdt{suffix}", *ordered, "fm", f"lr{suffix}", "ipnn", f"fnn{suffix}"]
 
 
 def model_of(name: str) -> str:
@@ -98,7 +101,9 @@ def keep_best(kept: Mapping[str, Sequence[Job]], folders: Sequence[Path], out: P
     the runs in `out` that it is made of."""
     losses = {name: fmean(_valid_loss(job.out) for job in jobs) for name, jobs in kept.items()}
     name = min(losses, key=lambda one: losses[one])
-    runs = [run for job in kept[name] for run in _runs(job.out) or [job.out]]
+    # A blend of one seed without members of weight 0 is the best as it is.
+    alone = len(kept[name]) == 1 and all(member["weight"] for member in _report(kept[name][0].out).get("members", ()))
+    runs = [run for job in kept[name] for run in (not alone and _runs(job.out)) or [job.out]]
     best = _leave(runs, folders, out)
     made_of = [str(run.relative_to(out)) for run in _runs(best) or runs]
     return {"model": name, "valid_log_loss": losses[name], "bundle": str(best), "runs": made_of}
@@ -113,12 +118,27 @@ def again(best: Mapping[str, Any], jobs: Sequence[Job], data: Path, out: Path, p
         replace(
             job,
             name=f"{job.name}, with the test rows",
+            settings=job.settings | _length(job),
+            race=Race(),
             data=made(data / REFIT / job.data.relative_to(data), progress),
             out=out / REFIT / job.out.relative_to(out),
         )
         for job in jobs
-        if str(job.out.relative_to(out)) in best["runs"]
+        if is_part(job, best, out)
     ]
+
+
+def is_part(job: Job, best: Mapping[str, Any], out: Path) -> bool:
+    """Whether the best is made of this run, among others."""
+    return str(job.out.relative_to(out)) in best["runs"]
+
+
+def _length(job: Job) -> dict[str, Any]:
+    """As many epochs as were best before, or a few more rounds: nothing is trained only to be dropped."""
+    best = _report(job.out)["best_epoch"]
+    if job.settings["model.name"] == "gbdt":
+        return {"model.rounds": max(1, round(MORE_ROUNDS * best))}
+    return {"train.epochs": max(1, best)}
 
 
 def keep_again(jobs: Sequence[Job], out: Path) -> dict[str, Any]:
@@ -136,7 +156,7 @@ def _leave(runs: Sequence[Path], folders: Sequence[Path], out: Path) -> Path:
         blend.blend(runs, best, folders, pairs=False)
     else:
         with whole_folder(best, "DONE") as work:
-            shutil.copytree(runs[0], work, dirs_exist_ok=True)
+            shutil.copytree(runs[0], work, dirs_exist_ok=True, copy_function=linked)
     return best
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import threading
 import time
@@ -20,6 +21,7 @@ from fieldwise.config.errors import FieldwiseError
 from fieldwise.config.progress import Progress, Watch
 from fieldwise.config.settings import load_config
 from fieldwise.train.loop import train
+from fieldwise.train.race import Race
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Job:
     out: Path
     recipe: Path | None = None
     settings: dict[str, Any] = field(default_factory=dict)
+    race: Race = field(default_factory=Race)
 
     @property
     def done(self) -> bool:
@@ -50,7 +53,9 @@ class Job:
         try:
             config = load_config(self.recipe, base=self.settings)
             # A page measures the pairs of fields where it shows them.
-            train(config, self.data, self.out, resume=True, progress=progress, pairs=False)
+            train(config, self.data, self.out, resume=True, progress=progress, pairs=False, race=self.race)
+            # The best of many is a bundle to predict with: the optimiser's state is several times as large.
+            shutil.rmtree(self.out / "checkpoint", ignore_errors=True)
         except FieldwiseError as error:
             return str(error)
         except Exception as error:
@@ -76,6 +81,10 @@ class Board:
         if not known:
             return None
         return sum(fmean(self.seconds.get(job.group, known)) for job in waiting) / self.workers
+
+    def skips(self, job: Job) -> bool:
+        """Whether a job has no use: one of its group has failed, or its time is up and there is a finished run."""
+        return job.group in self.failures or (job.race.late and any(self.seconds.values()))
 
     def begin(self, running: Sequence[Job], waiting: Sequence[Job]) -> None:
         self.watch.moved([job.name for job in running], self.done, len(self.jobs), self.left([*running, *waiting]))
@@ -104,7 +113,7 @@ def run_all(jobs: Sequence[Job], workers: int = 1, watch: Watch | None = None) -
 def _one_by_one(waiting: list[Job], board: Board) -> None:
     while waiting:
         job = waiting.pop(0)
-        if job.group in board.failures:
+        if board.skips(job):
             continue
         board.begin([job], waiting)
         began = time.monotonic()
@@ -154,7 +163,7 @@ def _side_by_side(waiting: list[Job], board: Board) -> None:
             workers = [worker for worker in workers if worker.job or worker.process.is_alive()]
             while waiting and len(busy := [worker for worker in workers if worker.job]) < board.workers:
                 job = waiting.pop(0)
-                if job.group in board.failures:
+                if board.skips(job):
                     continue
                 if len(busy) == len(workers):
                     workers.append(Worker(board.workers))

@@ -21,6 +21,7 @@ from fieldwise.bundle.predictor import Predictor
 from fieldwise.config.errors import BundleError, DataError
 from fieldwise.config.files import whole_folder
 from fieldwise.data.dataset import Dataset
+from fieldwise.data.encode.on_demand import made
 from fieldwise.evaluation import metrics, pair_maps
 from fieldwise.evaluation.pair_strength import pair_strength
 from fieldwise.reporting import plots
@@ -90,7 +91,7 @@ def rows_of(predictor: Predictor, rows: Path | None) -> Rows | None:
     """The rows of a file or a prepared folder; without either, those the run was trained on, if they still exist."""
     opened = predictor.bundle
     if rows is None:
-        data = Path(str(opened.metrics.get("data", "")))
+        data = made(Path(str(opened.metrics.get("data", ""))))
         if not (data / "data.json").exists() or not opened.encoded(data):
             return None
         rows = data

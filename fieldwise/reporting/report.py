@@ -20,6 +20,7 @@ from fieldwise.bundle import bundle
 from fieldwise.bundle.predictions import Predictions
 from fieldwise.config.errors import BundleError, FieldwiseError
 from fieldwise.data.dataset import Dataset, is_prepared
+from fieldwise.data.encode.on_demand import made
 from fieldwise.evaluation import significance
 from fieldwise.evaluation.pair_strength import strength_of_pairs
 from fieldwise.reporting import plots, result_tables
@@ -310,8 +311,10 @@ def _heat_maps(named: Mapping[str, Run]) -> str:
 
 def _measured(run: Run) -> dict[str, Any] | None:
     """How strongly fields interact in a run of a comparison, where that was left out; None without the rows for it."""
-    rows = Path(str(run.report.get("data", "")))
-    if not run.report or "members" in run.report or not is_prepared(rows):
+    if not run.report or "members" in run.report:
+        return None
+    rows = made(Path(str(run.report.get("data", ""))))
+    if not is_prepared(rows):
         return None
     opened = bundle.load(run.path)
     if opened.own_encoder.layout.fields < 2 or not opened.encoded(rows):

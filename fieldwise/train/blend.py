@@ -21,6 +21,7 @@ from fieldwise.config.progress import Progress
 from fieldwise.config.settings import Config, TrainSettings
 from fieldwise.data.dataset import Dataset, Part
 from fieldwise.data.encode.encoder import Encoder
+from fieldwise.data.encode.on_demand import made
 from fieldwise.evaluation import metrics
 from fieldwise.train.runs import Run, check_classes
 
@@ -124,7 +125,7 @@ def _check_labels(members: Sequence[Bundle]) -> None:
 def _rows_of(member: Bundle, data: Sequence[Path]) -> Dataset:
     """The prepared folder of a member: the one it was trained on, or the first of those given that has its ids."""
     folders = list(data) or [Path(str(member.metrics.get("data", "")))]
-    for folder in folders:
+    for folder in map(made, folders):
         if (folder / "data.json").is_file() and member.encoded(folder):
             return Dataset.open(folder)
     named = ", ".join(map(str, folders))

@@ -26,6 +26,8 @@ from fieldwise.data.dataset import Dataset, Part
 from fieldwise.evaluation import metrics
 from fieldwise.evaluation.pair_strength import strength_of_pairs
 from fieldwise.train import distributed
+from fieldwise.train.race import FILE as LOGITS
+from fieldwise.train.race import Race
 from fieldwise.train.state import State
 
 # The file that says why a run cannot go on: another run may take its folder.
@@ -44,6 +46,7 @@ class Run(ABC):
     model: Trained
     steps: int
     hold: Hold | None = None
+    race: Race = Race()
 
     def __init__(self, config: Config, dataset: Dataset, out: Path, resume: bool) -> None:
         self.dataset, self.out = dataset, out
@@ -187,6 +190,8 @@ class Run(ABC):
                 Predictions(name, part.labels, probabilities.astype(np.float32), part.weights).save(self.out)
         if strength is not None:
             report["pair_strength"] = strength
+        with whole_file(self.out / LOGITS) as file, file.open("wb") as opened:
+            np.save(opened, (logits["valid"] + self.offset).astype(np.float32))
         bundle.write(self.out / "bundle", self.config, self._sources(), self._whole, fitted, report)
         with whole_file(self.out / "report.json") as file:
             file.write_text(json.dumps(report, indent=1), encoding="utf-8")

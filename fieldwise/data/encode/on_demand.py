@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from fieldwise.config.errors import FieldwiseError
-from fieldwise.config.files import turn
+from fieldwise.config.files import drop_folder, turn
 from fieldwise.data.dataset import is_prepared
 from fieldwise.data.encode import kept, rates, refit
 from fieldwise.data.encode.kept import Kept
@@ -35,6 +35,13 @@ def made(folder: Path, progress: Progress = quiet) -> Path:
             if not is_prepared(folder):
                 _make(folder, progress)
     return folder
+
+
+def forget(folder: Path) -> None:
+    """Removes a folder inside of a prepared one that `made` can make again, the same; leaves every other."""
+    if folder.name in Kept.of(folder.parent).makes:
+        with turn(folder.parent / kept.FOLDER):
+            drop_folder(folder)
 
 
 def _make(folder: Path, progress: Progress) -> None:

@@ -110,8 +110,8 @@ class Counts:
         return other
 
     def save(self, path: Path, **more: NDArray[Any]) -> None:
-        """Writes an .npz file, with further arrays if there are any."""
-        np.savez(path, **self.state(), error=np.float64(self.error), **more)  # type: ignore[arg-type]
+        """Writes an .npz file, with further arrays if there are any; compressed: every bundle has one."""
+        np.savez_compressed(path, **self.state(), error=np.float64(self.error), **more)  # type: ignore[arg-type]
 
     def load(self, path: Path) -> dict[str, NDArray[Any]]:
         """Reads what `save` wrote; returns all of its arrays."""
