@@ -129,7 +129,7 @@ def _compare(
         for entrant in entrants
         if entrant.name not in failures and (own := [job for job in jobs if job.group == entrant.name and job.done])
     }
-    blends = _blends({name: kept[name] for name in found.chosen if name in members and name in kept}, seeds)
+    blends = _blends({name: kept[name] for name in members if name in found.chosen and name in kept}, seeds)
     if blends:
         kept[blending.NAME] = [_blended(runs, folders, out, seed) for seed, runs in enumerate(blends)]
     result = write_comparison(kept, data, out, recipes) | {"best": keep_best(kept, folders, out)} if kept else {}

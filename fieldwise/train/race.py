@@ -24,7 +24,7 @@ FILE = "valid_logits.npy"
 # Twice the gain in log likelihood that one more weight must bring: chance brings 4 in one of twenty.
 NOISE = 4.0
 # A loss that falls may go on falling for this many evaluations at the pace of the last one.
-AHEAD = 3
+AHEAD = 5
 Floats = NDArray[np.float64]
 
 
