@@ -21,6 +21,7 @@ from fieldwise.bundle.scoring import Saved, Trained, score
 from fieldwise.config.documents import read_json, read_toml
 from fieldwise.config.errors import BundleError, FieldwiseError
 from fieldwise.config.files import linked, whole_folder
+from fieldwise.config.options import arguments
 from fieldwise.config.settings import Config, config_from
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.schema import Layout, Schema
@@ -294,6 +295,11 @@ def digests(folder: Path) -> dict[str, str]:
 
 def build_model(config: Config, layout: Layout) -> Model | Trees:
     """The model that a config describes, over these fields."""
+    if config.model == "gbdt":
+        # Not by `models`, which loads torch: that takes longer than to predict with trees.
+        from fieldwise.nn.trees import gbdt
+
+        return gbdt(layout, **arguments(gbdt, config.options))
     from fieldwise.models import build
 
     return build(config.model, layout, config.options)

@@ -58,7 +58,8 @@ class Predictor:
     def __init__(self, opened: bundle.Bundle, device: str = "cpu") -> None:
         self.bundle = opened
         self.encoder = opened.encoder
-        self.model: Any = opened.model.to(device_of(device))
+        # A bundle is opened on the CPU; trees there need no torch.
+        self.model: Any = opened.model if device == "cpu" else opened.model.to(device_of(device))
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu") -> Predictor:
