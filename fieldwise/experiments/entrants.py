@@ -35,6 +35,8 @@ TREES: Mapping[str, Any] = {
     "model.colsample": 0.5,
     "model.categories": 10,
 }
+# What models on rates have where no recipe says: a rate is a number, which a short vector holds, at half the price.
+ON_RATES: Mapping[str, Mapping[str, Any]] = {"gbdt": TREES, "fnn": {"model.dim": 16}}
 # More rows bear more trees.
 MORE_ROUNDS = 1.1
 NO_XGBOOST = "gbdt is left out: it needs XGBoost, which is not installed (pip install fieldwise[gbdt])"
@@ -93,7 +95,7 @@ def _entrant(name: str, data: Path) -> Entrant:
     if not offered(folder):
         way_out = "prepare keeps rows for it without --history, up to a million of them with categories"
         raise ConfigError(f"'{name}' reads the folder {folder}, which is not there; {way_out}")
-    return Entrant(name, model, folder, TREES if model == "gbdt" else {})
+    return Entrant(name, model, folder, ON_RATES.get(model, {}))
 
 
 def keep_best(kept: Mapping[str, Sequence[Job]], folders: Sequence[Path], out: Path) -> dict[str, Any]:
