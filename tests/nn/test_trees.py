@@ -20,6 +20,7 @@ from fieldwise.data.schema import Field, Layout, Schema
 from fieldwise.data.world import World
 from fieldwise.nn import trees
 from fieldwise.train.loop import Progress, train
+from fieldwise.train.race import FILE as LOGITS
 
 FAST = {"rounds": 30, "depth": 3, "lr": 0.3, "threads": 1}
 # A category, a number and a set of up to three members.
@@ -237,7 +238,7 @@ def test_the_walk_through_the_command_line(tmp_path, capsys):
     fast = [argument for key, value in FAST.items() for argument in ("--set", f"model.{key}={value}")]
     assert run("train", data, "--model", "gbdt", *fast, "--out", out) == 0
     names = {path.name for path in out.iterdir()}
-    assert names == {"config.toml", "log.jsonl", "identity.json", "bundle", "report.json", FILE, "DONE"}
+    assert names == {"config.toml", "log.jsonl", "identity.json", "bundle", "report.json", FILE, LOGITS, "DONE"}
     assert {"trees.ubj", "calibration.json", "bundle.json"} <= {path.name for path in (out / "bundle").iterdir()}
     assert run("predict", out, log, "-o", tmp_path / "p.csv") == 0
     written = np.loadtxt(tmp_path / "p.csv", skiprows=1)

@@ -196,3 +196,16 @@ def test_a_run_of_too_many_fields_has_the_pairs_of_the_strongest(
     assert some["matrix"][0][1] == whole["matrix"][one][other] > 0
     write_report([tmp_path / "some"], tmp_path / "page.html")
     assert "The 2 strongest of 3 fields." in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_a_page_measures_the_pairs_of_a_run_that_left_them_out(trained: Trained, tmp_path: Path) -> None:
+    """As for the runs of a comparison; without the rows there is no map, and the page is written all the same."""
+    config = load_config(overrides=["model.name=fm", "train.epochs=1", "device=cpu"])
+    report = train(config, trained.data, tmp_path / "run", pairs=False)
+    assert "pair_strength" not in report
+    write_report([tmp_path / "run"], tmp_path / "page.html")
+    assert "Which fields interact" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    file = tmp_path / "run" / "report.json"
+    file.write_text(json.dumps(report | {"data": str(tmp_path / "gone")}), encoding="utf-8")
+    write_report([tmp_path / "run"], tmp_path / "page.html")
+    assert "Which fields interact" not in (tmp_path / "page.html").read_text(encoding="utf-8")
