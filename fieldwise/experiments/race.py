@@ -82,8 +82,8 @@ def race(
 
 
 def chosen(logits: Logits, valid: Part) -> list[str]:
-    """The models that belong together, from their validation logits (n,): those within two standard errors of the
-    best, and each that adds more than chance to the blend of these."""
+    """The models that belong together, from their validation logits (n,): those within a standard error of the best,
+    and each that adds more than chance to the blend of these."""
     if not logits:
         return []
     losses = {name: losses_of(valid, blended(valid, [own])) for name, own in logits.items()}
@@ -100,6 +100,6 @@ def chosen(logits: Logits, valid: Part) -> list[str]:
 
 
 def _level(behind: NDArray[np.float64], valid: Part) -> bool:
-    """Whether losses (n,) beyond the best's are within two standard errors of none."""
+    """Whether losses (n,) beyond the best's are within a standard error of none."""
     weighted = behind if valid.weights is None else behind * (valid.weights / valid.weights.mean())
-    return bool(weighted.mean() <= 2 * weighted.std() / np.sqrt(len(behind)))
+    return bool(weighted.mean() <= weighted.std() / np.sqrt(len(behind)))

@@ -25,6 +25,7 @@ ROWS = 4000
 def world():
     rng = np.random.default_rng(0)
     one, other, noise = rng.normal(size=(3, ROWS))
+    noise[ROWS // 2 :] = -noise[: ROWS // 2]
     labels = (rng.random(ROWS) < 1 / (1 + np.exp(-2 * one - other))).astype(np.uint8)
     return Part(np.zeros((ROWS, 1), dtype=np.int32), labels), one, other, noise
 
