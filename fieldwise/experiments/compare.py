@@ -162,8 +162,8 @@ def _trained(
 ) -> Outcome:
     """Trains each entrant with each seed; or, without a number of seeds, lets them race."""
     if seeds is None:
-        valid = Dataset.open(data).parts["valid"]
-        return race(entrants, lambda own, seed: own.job(seed, out, recipes, device), valid, workers, watch, budget)
+        parts, job = Dataset.open(data).parts, lambda own, seed: own.job(seed, out, recipes, device)
+        return race(entrants, job, parts["valid"], parts["train"].rows, workers, watch, budget)
     until = Race(until=budget.at(FIRST_SHARE))
     jobs = [replace(own.job(seed, out, recipes, device), race=until) for seed in range(seeds) for own in entrants]
     return Outcome(jobs, run_all(jobs, workers, watch), [entrant.name for entrant in entrants])

@@ -21,8 +21,8 @@ from fieldwise.experiments.entrants import Entrant
 from fieldwise.experiments.jobs import Job, run_all
 from fieldwise.train.race import NOISE, Race, blended, gain, losses_of, read_logits
 
-# Runs of each of the chosen trees.
-SEEDS = 3
+# Runs of each of the chosen trees; above this many training rows one, as seeds differ less the more rows there are.
+SEEDS, MOST_ROWS = 3, 100_000
 TREES = "gbdt"
 Logits = Mapping[str, NDArray[np.floating[Any]]]
 
@@ -62,11 +62,13 @@ def race(
     entrants: Sequence[Entrant],
     job_of: Callable[[Entrant, int], Job],
     valid: Part,
+    rows: int,
     workers: int = 1,
     watch: Watch | None = None,
     budget: Budget | None = None,
 ) -> Outcome:
-    """Trains all entrants once, each beside those before it, and the chosen trees SEEDS times."""
+    """Trains all entrants once, each beside those before it, and the chosen trees SEEDS times if `rows`, those of the
+    training part, are few."""
     budget, jobs = budget or Budget(), list[Job]()
     for entrant in entrants:
         others = tuple(other.out for other in jobs)
@@ -75,8 +77,8 @@ def race(
     found = {job.group: read_logits(job.out, valid.rows) for job in jobs}
     picked = chosen({name: logits for name, logits in found.items() if logits is not None}, valid)
     trees = [entrant for entrant in entrants if entrant.model == TREES and entrant.name in picked]
-    until = Race(until=budget.at(MORE_SHARE))
-    more = [replace(job_of(entrant, seed), race=until) for seed in range(1, SEEDS) for entrant in trees]
+    until, seeds = Race(until=budget.at(MORE_SHARE)), SEEDS if rows <= MOST_ROWS else 1
+    more = [replace(job_of(entrant, seed), race=until) for seed in range(1, seeds) for entrant in trees]
     failures |= run_all(more, workers, watch) if more else {}
     return Outcome([*jobs, *more], failures, picked)
 
