@@ -7,7 +7,7 @@ import sys
 import warnings
 
 # Nothing that takes time: an interrupt while the rest is loaded is one line too.
-from fieldwise.config import memory
+from fieldwise.config import memory, own_process
 from fieldwise.config.errors import FieldwiseError, WorkerLost
 from fieldwise.config.interrupts import interrupts
 
@@ -18,6 +18,8 @@ STOPPED = "stopped; `prepare`, `compare`, `study` and `tune` go on with the same
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs a verb. A user's mistake is one line on standard error and exit code 2, an interrupt one line and 130."""
+    if arguments is None:
+        own_process.claim()
     try:
         code = _run(list(sys.argv[1:] if arguments is None else arguments))
     except KeyboardInterrupt:

@@ -20,7 +20,8 @@ from fieldwise.bundle.members import Blend, JoinedEncoder, JoinedSchema, M, Memb
 from fieldwise.bundle.scoring import Saved, Trained, reads_ranks, score
 from fieldwise.config.documents import read_json, read_toml
 from fieldwise.config.errors import BundleError, FieldwiseError
-from fieldwise.config.files import whole_folder
+from fieldwise.config.files import linked, whole_folder
+from fieldwise.config.options import arguments
 from fieldwise.config.settings import Config, config_from
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.schema import Layout, Schema
@@ -116,7 +117,11 @@ def write(
         model.save(work / model.file)
         for name, source in sources.items():
             (work / name).parent.mkdir(exist_ok=True)
-            (shutil.copytree if source.is_dir() else shutil.copyfile)(source, work / name)
+            # Second names, not copies: an encoder with histories is most of a bundle, and many runs have the same.
+            if source.is_dir():
+                shutil.copytree(source, work / name, copy_function=linked)
+            else:
+                linked(source, work / name)
         (work / "config.toml").write_text(config.to_toml(), encoding="utf-8")
         write_json(work / "calibration.json", calibration.to_json())
         write_json(work / "metrics.json", metrics)
@@ -296,6 +301,11 @@ def digests(folder: Path) -> dict[str, str]:
 
 def build_model(config: Config, layout: Layout) -> Model | Trees:
     """The model that a config describes, over these fields."""
+    if config.model == "gbdt":
+        # Not by `models`, which loads torch: that takes longer than to predict with trees.
+        from fieldwise.nn.trees import gbdt
+
+        return gbdt(layout, **arguments(gbdt, config.options))
     from fieldwise.models import build
 
     return build(config.model, layout, config.options)

@@ -22,6 +22,7 @@ from fieldwise.config.errors import BundleError, DataError
 from fieldwise.data.dataset import Dataset, Part
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.later_rows import follow
+from fieldwise.data.encode.on_demand import made
 from fieldwise.data.encode.prepare import read_labels, read_weights
 from fieldwise.data.kinds.number import as_number
 from fieldwise.data.read.cells import Cells
@@ -57,7 +58,8 @@ class Predictor:
     def __init__(self, opened: bundle.Bundle, device: str = "cpu") -> None:
         self.bundle = opened
         self.encoder = opened.encoder
-        self.model: Any = opened.model.to(device_of(device))
+        # A bundle is opened on the CPU; trees there need no torch.
+        self.model: Any = opened.model if device == "cpu" else opened.model.to(device_of(device))
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu") -> Predictor:
@@ -158,7 +160,7 @@ class Predictor:
 
     def prepared_part(self, folder: Path, part: str) -> tuple[Dataset, Part]:
         """A folder prepared with this bundle's encoder, and one of its parts."""
-        dataset = Dataset.open(folder).with_ranks
+        dataset = Dataset.open(made(folder)).with_ranks
         if part not in dataset.parts:
             raise BundleError(
                 f"the prepared folder has no part '{part}'; it has: {', '.join(dataset.parts)} ({folder})"

@@ -28,6 +28,9 @@ from fieldwise.reporting.console import (
     warn,
 )
 
+# Runs of each model that is named.
+SEEDS = 3
+
 
 @app.command()
 def demo(
@@ -198,7 +201,13 @@ def compare(
     models: Annotated[
         str, typer.Option(help="Names of `fieldwise models`, with commas; all; by default a few fast, strong ones.")
     ] = "",
-    seeds: Annotated[int, typer.Option(help="Runs of each model.")] = 3,
+    seeds: Annotated[
+        int | None,
+        typer.Option(help="Runs of each model. Default: 3; without --models one, and more where that is worth it."),
+    ] = None,
+    limit: Annotated[
+        str, typer.Option("--time", help="Time limit, such as 90s, 30m, 2h; `best` is the best of what was trained.")
+    ] = "",
     recipes: Annotated[Path | None, typer.Option(help="A folder of MODEL.toml; other models have defaults.")] = None,
     folder: Annotated[Path, typer.Option("--out", help="Where runs and tables go.")] = Path("comparison"),
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "",
@@ -224,10 +233,11 @@ def compare(
     names = [entrant.name for entrant in entrants]
     blended = blend or ("none" if models else "all")
     members = room.members_named("" if blended == "none" else blended, names)
+    runs = SEEDS if seeds is None and models else seeds
     for text in notes:
         note(text)
     with ComparisonBar(json) as bar:
-        found = room.compare(entrants, data, folder, seeds, recipes, device, jobs, bar, members, refit)
+        found = room.compare(entrants, data, folder, runs, recipes, device, jobs, bar, members, refit, _seconds(limit))
     if json:
         print_json(found)
         return
@@ -238,6 +248,8 @@ def compare(
             say(f"{row['model']} against {found['baseline']} on log loss: {row['verdict']}, {blocks}")
     for warning in found["warnings"]:
         warn(warning)
+    if found["skipped"]:
+        note(f"the time was up before {', '.join(found['skipped'])}; the same command without --time trains the rest")
     say(f"table: {folder / 'table.md'}  page: {folder / 'index.html'}")
     best = found["best"]
     say(f"lowest validation log loss: {best['model']}, {best['valid_log_loss']:.5f}")

@@ -181,6 +181,24 @@ def _take_place(work: Path, path: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
+def linked(source: str | Path, target: str | Path) -> None:
+    """The same file by another name, or a copy where the disk has no second names. Nobody writes into such a file."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def drop_folder(path: Path) -> None:
+    """Removes a folder of ours: nobody finds a part of it."""
+    path = path.absolute()
+    _sweep(path)
+    old = path.with_name(f".{path.name}.{os.getpid()}.old")
+    with suppress(FileNotFoundError):
+        path.rename(old)
+    shutil.rmtree(old, ignore_errors=True)
+
+
 @contextmanager
 def _full_disk_named(path: Path) -> Iterator[None]:
     """Turns any library's error on a full disk into one line with the path."""

@@ -23,6 +23,10 @@ Whole = NDArray[np.intp]
 CALL_ROWS, CALL_CELLS = 16384, 4_000_000
 # Cells that the model reads to find the strongest of very many fields.
 SCREEN_CELLS = 100_000_000
+# Up to how many fields all pairs are measured; and of how many where there are more, as pairs grow with their square.
+MOST_PAIRED, PAIRED = 200, 20
+# The rows that a report's map is measured on.
+MAP_ROWS = 128
 
 
 class Swaps:
@@ -102,6 +106,16 @@ def pair_strength(
     squares = np.bincount(pair, weights=mixed**2, minlength=len(first))
     strength[first, second] = np.sqrt(squares / len(x))
     return strength + strength.T
+
+
+def strength_of_pairs(logits: Logits, ids: NDArray[np.int32], layout: Layout, names: Sequence[str]) -> dict[str, Any]:
+    """What a report says of pairs: the strength of all, or of those of the strongest fields where there are many."""
+    if layout.fields <= MOST_PAIRED:
+        strength = pair_strength(logits, ids, layout, MAP_ROWS)
+        return {"fields": list(names), "matrix": strength.round(6).tolist()}
+    among = strongest(logits, ids, layout, PAIRED)
+    strength = pair_strength(logits, ids, layout, MAP_ROWS, among=among)
+    return {"fields": [names[f] for f in among], "of": layout.fields, "matrix": strength.round(6).tolist()}
 
 
 def strongest(logits: Logits, ids: NDArray[np.int32], layout: Layout, most: int, seed: int = 0) -> list[int]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from statistics import fmean, stdev
@@ -15,16 +17,19 @@ from fieldwise.config.errors import ConfigError, TrainingError
 from fieldwise.config.files import held_folder, whole_file
 from fieldwise.config.progress import Watch
 from fieldwise.data.dataset import Dataset
-from fieldwise.data.encode.on_demand import made
+from fieldwise.data.encode.on_demand import forget, made
+from fieldwise.data.encode.refit import FOLDER as REFIT
 from fieldwise.evaluation import significance
 from fieldwise.experiments import folds
-from fieldwise.experiments.entrants import Entrant, again, beside, keep_again, keep_best, model_of
+from fieldwise.experiments.entrants import Entrant, again, beside, is_part, keep_again, keep_best, model_of
 from fieldwise.experiments.jobs import Job, run_all
+from fieldwise.experiments.race import FIRST_SHARE, Budget, Outcome, race
 from fieldwise.reporting import plots, result_tables
 from fieldwise.reporting.pages import figure, write_page
 from fieldwise.reporting.report import MEANINGS, Run, pictures, settings, significance_section
 from fieldwise.reporting.result_tables import Column, Line, high, low, near_one
 from fieldwise.train import blend as blending
+from fieldwise.train.race import Race
 from fieldwise.train.runs import check_parts
 
 # What the paper compares its models with; the best of those in a comparison is what the others are tested against.
@@ -59,25 +64,35 @@ def compare(
     entrants: Sequence[Entrant],
     data: Path,
     out: Path,
-    seeds: int = 3,
+    seeds: int | None = None,
     recipes: Path | None = None,
     device: str = "",
     workers: int = 1,
     watch: Watch | None = None,
     members: Sequence[str] = (),
     refit: bool = True,
+    limit: float = math.inf,
 ) -> dict[str, Any]:
     """Trains each entrant with each seed into out/NAME/seedN, writes the table, and returns it.
+
+    Without a number of `seeds` the entrants race (race.py): one that adds nothing is stopped, and only trees that are
+    worth it have several seeds. After `limit` seconds no run is begun, and the one under way ends.
 
     Settings are those of recipes/MODEL.toml, or the defaults. Runs that are DONE are kept, killed ones go on. A model
     that fails is left out of the table; the error that names it comes after the others are trained. The `members` are
     blended, each seed's runs by themselves, and the blend has a line like any model. out/best is the one of the lowest
     validation log loss, to predict with; with `refit` it is trained again with the test rows among the training rows,
-    where `prepare` has kept the rows for that. Folders inside of `data` are made once, when a run reads them.
+    where `prepare` has kept the rows for that. Folders inside of `data` are made for the runs that read them,
+    and removed in the end: they are many times as large as the rows.
     """
-    for name, number in (("--seeds", seeds), ("--jobs", workers), ("the number of models", len(entrants))):
+    for name, number in (
+        ("--seeds", 1 if seeds is None else seeds),
+        ("--jobs", workers),
+        ("the number of models", len(entrants)),
+    ):
         if number < 1:
             raise ConfigError(f"{name} must be at least 1, found {number}")
+    budget = Budget(limit)
     if recipes is not None and not recipes.is_dir():
         raise ConfigError(f"--recipes takes a folder with a MODEL.toml for each model, found none ({recipes})")
     check_parts(Dataset.open(data))
@@ -88,32 +103,44 @@ def compare(
         watch = watch or Watch()
         read = dict.fromkeys([data, *(entrant.data for entrant in entrants)])
         folders = [made(folder, watch.making) for folder in read]
-        return _compare(entrants, folders, out, seeds, recipes, device, workers, watch, members, refit)
+        found = _compare(entrants, folders, out, seeds, recipes, device, workers, watch, members, refit, budget)
+        for folder in {*read, data / REFIT}:
+            forget(folder)
+        return found
 
 
 def _compare(
     entrants: Sequence[Entrant],
     folders: Sequence[Path],
     out: Path,
-    seeds: int,
+    seeds: int | None,
     recipes: Path | None,
     device: str,
     workers: int,
     watch: Watch,
     members: Sequence[str],
     refit: bool,
+    budget: Budget,
 ) -> dict[str, Any]:
     data = folders[0]
-    jobs = [entrant.job(seed, out, recipes, device) for seed in range(seeds) for entrant in entrants]
-    failures = run_all(jobs, workers, watch)
-    names = [entrant.name for entrant in entrants if entrant.name not in failures]
-    kept = {name: [job for job in jobs if job.group == name] for name in names}
-    folded = folds.gather(kept, data, out, run_all, workers, watch)
-    whole = [member for member in members if member in (folded.names if folded else kept)]
-    if len(whole) > 1:
-        kept[blending.NAME] = [_blended(whole, folders, out, seed) for seed in range(seeds)]
+    found = _trained(entrants, data, out, seeds, recipes, device, workers, watch, budget)
+    jobs, failures = found.jobs, found.failures
+    kept = {
+        entrant.name: own
+        for entrant in entrants
+        if entrant.name not in failures and (own := [job for job in jobs if job.group == entrant.name and job.done])
+    }
+    whole = [job for own in kept.values() for job in own]
+    folded = folds.gather(kept, data, out, run_all, workers, watch) if budget.allows(whole) else None
+    blended = set(folded.names if folded else found.chosen)
+    blends = _blends({name: kept[name] for name in members if name in blended and name in kept}, seeds)
+    if blends:
+        kept[blending.NAME] = [_blended(runs, folders, out, seed) for seed, runs in enumerate(blends)]
     result = write_comparison(kept, data, out, recipes) | {"best": keep_best(kept, folders, out)} if kept else {}
-    more = again(result["best"], jobs, data, out, watch.making) if kept and refit else []
+    result |= {"skipped": [entrant.name for entrant in entrants if entrant.name not in {*kept, *failures}]}
+    more = []
+    if kept and refit and budget.allows([job for job in jobs if is_part(job, result["best"], out)]):
+        more = again(result["best"], jobs, data, out, watch.making)
     if more:
         failed = run_all(more, workers, watch)
         failures |= failed
@@ -126,11 +153,39 @@ def _compare(
     return result
 
 
-def _blended(members: Sequence[str], folders: Sequence[Path], out: Path, seed: int) -> Job:
-    """The blend of one seed's runs, made anew each time: it takes seconds, and any of them may be another by now."""
+def _trained(
+    entrants: Sequence[Entrant],
+    data: Path,
+    out: Path,
+    seeds: int | None,
+    recipes: Path | None,
+    device: str,
+    workers: int,
+    watch: Watch,
+    budget: Budget,
+) -> Outcome:
+    """Trains each entrant with each seed; or, without a number of seeds, lets them race."""
+    if seeds is None:
+        parts, job = Dataset.open(data).parts, lambda own, seed: own.job(seed, out, recipes, device)
+        return race(entrants, job, parts["valid"], parts["train"].rows, workers, watch, budget)
+    until = Race(until=budget.at(FIRST_SHARE))
+    jobs = [replace(own.job(seed, out, recipes, device), race=until) for seed in range(seeds) for own in entrants]
+    return Outcome(jobs, run_all(jobs, workers, watch), [entrant.name for entrant in entrants])
+
+
+def _blends(kept: Mapping[str, Sequence[Job]], seeds: int | None) -> list[list[Path]]:
+    """The runs that are blended: those of each seed by themselves; of a race, all runs of the chosen."""
+    if len(kept) < 2:
+        return []
+    if seeds is None:
+        return [[job.out for jobs in kept.values() for job in jobs]]
+    return [[jobs[seed].out for jobs in kept.values()] for seed in range(min(map(len, kept.values())))]
+
+
+def _blended(runs: Sequence[Path], folders: Sequence[Path], out: Path, seed: int) -> Job:
+    """A blend, made anew each time: it takes seconds, and any of its runs may be another by now."""
     folder = out / blending.NAME / f"seed{seed}"
-    runs = [out / member / f"seed{seed}" for member in members]
-    blending.blend(runs, folder, folders, force=True, beside=beside(runs, out))
+    blending.blend(runs, folder, folders, force=True, beside=beside(runs, out), pairs=False)
     return Job(blending.NAME, f"{blending.NAME} seed {seed}", folders[0], folder)
 
 

@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from fieldwise.config.errors import ConfigError, unknown
-from fieldwise.config.files import whole_folder
+from fieldwise.config.files import linked, whole_folder
 from fieldwise.data.dataset import Dataset
 from fieldwise.data.encode.on_demand import made, offered
 from fieldwise.data.encode.rates import FOLDER, FOLDS, ORDER
@@ -22,6 +22,7 @@ from fieldwise.experiments.folds import Folded
 from fieldwise.experiments.jobs import Job
 from fieldwise.models import registry
 from fieldwise.train import blend
+from fieldwise.train.race import Race
 
 # What a report says of later rows.
 OUTLOOK = ("expected_calibration", "level_kept", "level_moved", "level_sd", "views")
@@ -37,6 +38,10 @@ TREES: Mapping[str, Any] = {
     "model.colsample": 0.5,
     "model.categories": 10,
 }
+# What models on rates have where no recipe says: a rate is a number, which a short vector holds, at half the price.
+ON_RATES: Mapping[str, Mapping[str, Any]] = {"gbdt": TREES, "fnn": {"model.dim": 16}}
+# More rows bear more trees.
+MORE_ROUNDS = 1.1
 NO_XGBOOST = "gbdt is left out: it needs XGBoost, which is not installed (pip install fieldwise[gbdt])"
 
 
@@ -71,10 +76,10 @@ def entrants(text: str, data: Path) -> tuple[list[Entrant], list[str]]:
 
 
 def _usual(data: Path) -> list[str]:
-    """Trees, LR and FNN on rates, where there are any, and models of products on the ids."""
+    """Trees, LR and FNN on rates, where there are any, and models of products on the ids; cheap ones first."""
     suffix = f"-{FOLDER}" if offered(data / FOLDER) else ""
     ordered = [f"gbdt-{ORDER}"] if offered(data / ORDER) else []
-    return [f"gbdt{suffix}", *ordered, f"lr{suffix}", f"fnn{suffix}", "fm", "ipnn"]
+    return [f"gbdt{suffix}", *ordered, "fm", f"lr{suffix}", "ipnn", f"fnn{suffix}"]
 
 
 def model_of(name: str) -> str:
@@ -93,7 +98,7 @@ def _entrant(name: str, data: Path) -> Entrant:
     if not offered(folder):
         way_out = "prepare keeps rows for it without --history, up to a million of them with categories"
         raise ConfigError(f"'{name}' reads the folder {folder}, which is not there; {way_out}")
-    return Entrant(name, model, folder, TREES if model == "gbdt" else {})
+    return Entrant(name, model, folder, ON_RATES.get(model, {}))
 
 
 def keep_best(kept: Mapping[str, Sequence[Job]], folders: Sequence[Path], out: Path) -> dict[str, Any]:
@@ -103,7 +108,9 @@ def keep_best(kept: Mapping[str, Sequence[Job]], folders: Sequence[Path], out: P
     # Several models err apart: a blend gives way to one of them only if that is better by more than chance.
     doubt = max((_report(job.out).get("cross_fitted_se", 0.0) for job in kept.get(blend.NAME, ())), default=0.0)
     name = min(losses, key=lambda one: losses[one] - (doubt if one == blend.NAME else 0.0))
-    runs = [run for job in kept[name] for run in _runs(job.out) or [job.out]]
+    # A blend of one seed without members of weight 0 is the best as it is.
+    alone = len(kept[name]) == 1 and all(member["weight"] for member in _report(kept[name][0].out).get("members", ()))
+    runs = [run for job in kept[name] for run in (not alone and _runs(job.out)) or [job.out]]
     best = _leave(runs, folders, out)
     made_of = [str(run.relative_to(out)) for run in _runs(best) or runs]
     found = {"model": name, "valid_log_loss": losses[name], "bundle": str(best), "runs": made_of}
@@ -139,12 +146,27 @@ def again(best: Mapping[str, Any], jobs: Sequence[Job], data: Path, out: Path, p
         replace(
             job,
             name=f"{job.name}, with the test rows",
+            settings=job.settings | _length(job),
+            race=Race(),
             data=made(data / REFIT / job.data.relative_to(data), progress),
             out=out / REFIT / job.out.relative_to(out),
         )
         for job in jobs
-        if str(job.out.relative_to(out)) in best["runs"]
+        if is_part(job, best, out)
     ]
+
+
+def is_part(job: Job, best: Mapping[str, Any], out: Path) -> bool:
+    """Whether the best is made of this run, among others."""
+    return str(job.out.relative_to(out)) in best["runs"]
+
+
+def _length(job: Job) -> dict[str, Any]:
+    """As many epochs as were best before, or a few more rounds: nothing is trained only to be dropped."""
+    best = _report(job.out)["best_epoch"]
+    if job.settings["model.name"] == "gbdt":
+        return {"model.rounds": max(1, round(MORE_ROUNDS * best))}
+    return {"train.epochs": max(1, best)}
 
 
 def keep_again(jobs: Sequence[Job], out: Path) -> dict[str, Any]:
@@ -159,10 +181,10 @@ def _leave(runs: Sequence[Path], folders: Sequence[Path], out: Path) -> Path:
     best = out / BEST
     shutil.rmtree(best, ignore_errors=True)
     if len(runs) > 1:
-        blend.blend(runs, best, folders, beside=beside(runs, out))
+        blend.blend(runs, best, folders, beside=beside(runs, out), pairs=False)
     else:
         with whole_folder(best, "DONE") as work:
-            shutil.copytree(runs[0], work, dirs_exist_ok=True)
+            shutil.copytree(runs[0], work, dirs_exist_ok=True, copy_function=linked)
     return best
 
 

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldwise.bundle import bundle, calibration
-from fieldwise.bundle.scoring import score
+from fieldwise.bundle import calibration
 from fieldwise.config.files import whole_file
 from fieldwise.config.progress import Watch
 from fieldwise.data.dataset import Dataset, Part
@@ -26,6 +25,8 @@ from fieldwise.data.encode.on_demand import made, offered
 from fieldwise.evaluation.metrics import losses
 from fieldwise.experiments.jobs import Job
 from fieldwise.train.blend import Evidence
+from fieldwise.train.race import FILE as LOGITS
+from fieldwise.train.race import Race, read_logits
 from fieldwise.train.runs import base_rate
 
 FOLDER, FILE = "folds", "evidence.npz"
@@ -97,6 +98,8 @@ def gather(
     in the end: the rows are many times the file.
     """
     names = [name for name in FOLDERS if offered(data / name)]
+    # Runs of older versions have left no logits.
+    kept = {name: jobs for name, jobs in kept.items() if (jobs[0].out / LOGITS).is_file()}
     close = _close(kept) if names and len(kept) > 1 else []
     known, stamp = Folded.of(out), _stamp(data, [kept[name][0] for name in close])
     if known and known.stamp == stamp:
@@ -138,7 +141,8 @@ def _stamp(data: Path, jobs: Sequence[Job]) -> str:
 def _job(job: Job, data: Path, fold: str, out: Path, watch: Watch) -> Job:
     """A run of the comparison once more, on a fold."""
     folder = made(data / fold / job.data.relative_to(data), watch.making)
-    return replace(job, name=f"{job.group} {fold}", data=folder, out=out / FOLDER / job.group / fold)
+    place = out / FOLDER / job.group / fold
+    return replace(job, name=f"{job.group} {fold}", data=folder, out=place, race=Race())
 
 
 def _close(kept: Mapping[str, Sequence[Job]]) -> list[str]:
@@ -169,5 +173,6 @@ def _calibrated(job: Job) -> NDArray[np.float64]:
 
 def _logits(job: Job) -> NDArray[np.float64]:
     """The logits of a run for the validation rows of its folder, which it was not trained on."""
-    opened = bundle.load(job.out)
-    return np.asarray(score(opened.model, _valid(job).ids), dtype=np.float64) + opened.calibration.offset
+    found = read_logits(job.out, _valid(job).rows)
+    assert found is not None  # a finished run has left them
+    return np.asarray(found, dtype=np.float64)

@@ -23,6 +23,7 @@ from fieldwise.config.progress import Progress, Watch
 from fieldwise.config.settings import load_config
 from fieldwise.experiments import gpu_sharing
 from fieldwise.train.loop import train
+from fieldwise.train.race import Race
 
 # How long a process may take to end by itself before it is killed.
 SECONDS_TO_END = 10.0
@@ -43,6 +44,7 @@ class Job:
     recipe: Path | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     unneeded: tuple[str, ...] = ()
+    race: Race = field(default_factory=Race)
 
     @property
     def done(self) -> bool:
@@ -56,7 +58,11 @@ class Job:
     def attempt(self, progress: Progress | None = None) -> str:
         """Trains, continues, or checks that a finished run has these settings; returns the error in one line, or ''."""
         try:
-            train(load_config(self.recipe, base=self.settings), self.data, self.out, resume=True, progress=progress)
+            config = load_config(self.recipe, base=self.settings)
+            # A page measures the pairs of fields where it shows them.
+            train(config, self.data, self.out, resume=True, progress=progress, pairs=False, race=self.race)
+            # The best of many is a bundle to predict with: the optimiser's state is several times as large.
+            shutil.rmtree(self.out / "checkpoint", ignore_errors=True)
         except FieldwiseError as error:
             return str(error)
         except Exception as error:
@@ -84,6 +90,10 @@ class Board:
         if not known:
             return None
         return sum(fmean(self.seconds.get(job.group, known)) for job in waiting) / self.workers
+
+    def skips(self, job: Job) -> bool:
+        """Whether a job has no use: one of its group has failed, or its time is up and there is a finished run."""
+        return job.group in self.failures or (job.race.late and any(self.seconds.values()))
 
     def begin(self, running: Sequence[Job], waiting: Sequence[Job]) -> None:
         self.watch.moved([job.name for job in running], self.done, len(self.jobs), self.left([*running, *waiting]))
@@ -120,7 +130,7 @@ def _on_gpu(job: Job) -> bool:
 def _one_by_one(waiting: list[Job], board: Board) -> None:
     while waiting:
         job = waiting.pop(0)
-        if job.group in board.failures:
+        if board.skips(job):
             continue
         board.begin([job], waiting)
         began = time.monotonic()
@@ -175,7 +185,7 @@ def _side_by_side(waiting: list[Job], board: Board) -> None:
             workers = [worker for worker in workers if worker.job or worker.process.is_alive()]
             while waiting and len(busy := [worker for worker in workers if worker.job]) < board.workers:
                 job = waiting.pop(0)
-                if job.group in board.failures:
+                if board.skips(job):
                     continue
                 if len(busy) == len(workers):
                     workers.append(Worker(board.workers))

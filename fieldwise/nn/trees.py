@@ -6,6 +6,7 @@ says how. All training rows are held in memory as float32.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,8 @@ from fieldwise.data.encode.tabular import Features, load_xgboost
 from fieldwise.data.encode.tree_file import load_booster
 from fieldwise.data.schema import Layout
 
+# Numbers in the training rows that are worth a thread.
+THREAD_CELLS = 1_000_000
 # The least value of each option that has one.
 LEAST = {
     "rounds": 1,
@@ -82,6 +85,13 @@ def gbdt(
     return Trees(sizes, settings, rounds, patience, categories, members)
 
 
+def threads_for(cells: int) -> int:
+    """Threads for this many numbers, at most the cores or OMP_NUM_THREADS: those with little to do only wait."""
+    asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    most = int(asked) if asked.isdecimal() and int(asked) else os.cpu_count() or 1
+    return min(most, max(1, cells // THREAD_CELLS))
+
+
 class Trees:
     """Boosted trees over a layout; they can score after `boost` or `load`."""
 
@@ -106,11 +116,8 @@ class Trees:
             raise TrainingError(f"XGBoost failed: {found}; see `fieldwise models gbdt` for its settings") from None
 
     def _boost(self, part: Part, valid: Part, seed: int) -> Iterator[NDArray[np.float32]]:
-        facts = {
-            "feature_types": self.features.kinds,
-            "enable_categorical": True,
-            "nthread": self.settings["nthread"] or None,
-        }
+        threads = self.settings["nthread"] or threads_for(part.rows * len(self.features.kinds))
+        facts = {"feature_types": self.features.kinds, "enable_categorical": True, "nthread": threads}
         own = np.concatenate([np.arange(part.rows), part.rows_with_hidden])
         rows = self.xgboost.QuantileDMatrix(
             self._features(part, own),
@@ -121,7 +128,7 @@ class Trees:
         )
         # Not quantised: a hashed value may be larger than all of the training rows'.
         held = self.xgboost.DMatrix(self.features(valid.ids), **facts)
-        self.booster = self.xgboost.Booster({**self.settings, "seed": seed}, [rows, held])
+        self.booster = self.xgboost.Booster({**self.settings, "nthread": threads, "seed": seed}, [rows, held])
         for number in range(self.rounds):
             self.booster.update(rows, number)
             yield self.booster.predict(held, output_margin=True)

@@ -197,7 +197,6 @@ def no_pair_kernels(v: Tensor, tile: int) -> str:
     return "" if fits else "a pair's matrices do not fit into shared memory"
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def shared_memory_bytes() -> int:
     """Bytes of shared memory that a program on this GPU may have."""
     properties: Any = torch.cuda.get_device_properties()

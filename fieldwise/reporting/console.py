@@ -427,7 +427,7 @@ class ComparisonBar(progress.Watch):
 
     def _line(self) -> str:
         facts = (self.count, f"{self.running} {self.state}".strip(), self._left())
-        return ", ".join(fact for fact in facts if fact) if self.count else ""
+        return ", ".join(fact for fact in facts if fact)
 
     def __enter__(self) -> ComparisonBar:
         self.bar.start()

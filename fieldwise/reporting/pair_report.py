@@ -21,6 +21,7 @@ from fieldwise.bundle.predictor import Predictor
 from fieldwise.config.errors import BundleError, DataError
 from fieldwise.config.files import whole_folder
 from fieldwise.data.dataset import Dataset
+from fieldwise.data.encode.on_demand import made
 from fieldwise.evaluation import metrics, pair_maps
 from fieldwise.evaluation.pair_strength import pair_strength
 from fieldwise.nn.model import Model
@@ -122,7 +123,7 @@ def rows_of(predictor: Predictor, rows: Path | None) -> Rows | None:
     opened = predictor.bundle
     columns = opened.layout.columns
     if rows is None:
-        data = Path(str(opened.metrics.get("data", "")))
+        data = made(Path(str(opened.metrics.get("data", ""))))
         if not (data / "data.json").exists() or not opened.encoded(data):
             return None
         rows = data

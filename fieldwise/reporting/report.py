@@ -16,9 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
+from fieldwise.bundle import bundle
 from fieldwise.bundle.predictions import Predictions
 from fieldwise.config.errors import BundleError, FieldwiseError
+from fieldwise.data.dataset import Dataset, is_prepared
+from fieldwise.data.encode.on_demand import made
 from fieldwise.evaluation import significance
+from fieldwise.evaluation.pair_strength import strength_of_pairs
 from fieldwise.reporting import plots, result_tables
 from fieldwise.reporting.pages import figure, write_page
 from fieldwise.reporting.result_tables import Column, Line, high, low, near_one
@@ -286,7 +290,7 @@ def _heat_maps(named: Mapping[str, Run]) -> str:
     """A map for each run with interactions, and a note on runs without any."""
     figures, adding, wide = [], [], ""
     for name, run in named.items():
-        found = run.report.get("pair_strength")
+        found = run.report.get("pair_strength") or _measured(run)
         if not found:
             continue
         fields, matrix = found["fields"], np.array(found["matrix"], dtype=np.float64)
@@ -306,6 +310,20 @@ def _heat_maps(named: Mapping[str, Run]) -> str:
         f"White is a pair whose effects add up. Each map has its own scale.{none}</p>\n"
         f'<div class="pair{wide}">{"".join(figures)}</div>'
     )
+
+
+def _measured(run: Run) -> dict[str, Any] | None:
+    """How strongly fields interact in a run of a comparison, where that was left out; None without the rows for it."""
+    if not run.report or "members" in run.report:
+        return None
+    rows = made(Path(str(run.report.get("data", ""))))
+    if not is_prepared(rows):
+        return None
+    opened = bundle.load(run.path)
+    if opened.own_encoder.layout.fields < 2 or not opened.encoded(rows):
+        return None
+    encoder = opened.own_encoder
+    return strength_of_pairs(opened.logits, Dataset.open(rows).parts["valid"].ids, encoder.layout, encoder.names)
 
 
 def _strongest(fields: Sequence[str], matrix: NDArray[np.float64], count: int = 3) -> str:

@@ -23,6 +23,7 @@ from fieldwise.config.progress import Progress
 from fieldwise.config.settings import Config, TrainSettings
 from fieldwise.data.dataset import Dataset, Level, Part
 from fieldwise.data.encode.encoder import Encoder
+from fieldwise.data.encode.on_demand import made
 from fieldwise.evaluation import metrics
 from fieldwise.train.runs import Run, base_rate, check_classes, own_bias
 
@@ -47,12 +48,13 @@ def blend(
     device: str = "cpu",
     force: bool = False,
     beside: Evidence | None = None,
+    pairs: bool = True,
 ) -> dict[str, Any]:
     """Blends runs or bundles into a run folder and returns its report; a blend among them counts as its members.
 
     `data` names the prepared folders of the members, in any order, where the ones they were trained on are gone;
     `plain` gives all members the same weight. Weights and calibration are fitted on the validation rows, and on what is
-    known `beside` them of the same members.
+    known `beside` them of the same members. With `pairs` the report says how strongly fields interact.
     """
     opened = [bundle.load(source) for source in sources]
     paths = {one.path: source for one, source in zip(opened, sources, strict=True)}
@@ -69,7 +71,7 @@ def blend(
         Blending(config, members, datasets, work, beside) as run,
     ):
         run.fit(Progress())
-        return run.finish()
+        return run.finish(pairs)
 
 
 class Blending(Run):
@@ -210,7 +212,7 @@ def _check_labels(members: Sequence[Bundle]) -> None:
 def _rows_of(member: Bundle, data: Sequence[Path]) -> Dataset:
     """The prepared folder of a member: the one it was trained on, or the first of those given that has its ids."""
     folders = list(data) or [Path(str(member.metrics.get("data", "")))]
-    for folder in folders:
+    for folder in map(made, folders):
         if (folder / "data.json").is_file() and member.encoded(folder):
             return Dataset.open(folder).with_ranks
     named = ", ".join(map(str, folders))

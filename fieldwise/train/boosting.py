@@ -54,7 +54,7 @@ class Boosting(Run):
                 raise TrainingError(f"the loss is {loss} at round {state.step}; lower {self.rate}")
             best = state.take_best(loss)
             state.seconds = time.monotonic() - began
-            state.stopped = state.bad >= self.model.patience
+            state.stopped = state.bad >= self.model.patience or self.race.late
             progress.step(self.part.rows, loss, state.step)
             last = state.stopped or state.step == self.model.rounds
             if last or state.step % LOG_ROUNDS == 0:

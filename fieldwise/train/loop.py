@@ -39,6 +39,7 @@ from fieldwise.train import capacity, checkpoint, distributed
 from fieldwise.train.boosting import Boosting
 from fieldwise.train.incremental import check_same_ids, load_origin, take_weights
 from fieldwise.train.pretrain import start_from
+from fieldwise.train.race import Race, Rivals
 from fieldwise.train.runs import Run, asked_for, check_parts, report_of
 from fieldwise.train.sharded.placement import tables_of
 from fieldwise.train.sharded.sharded_model import Cut, refuse
@@ -56,9 +57,17 @@ SMALL_ROWS = 400_000
 
 
 def train(
-    config: Config, data: Path, out: Path, resume: bool = False, progress: Progress | None = None
+    config: Config,
+    data: Path,
+    out: Path,
+    resume: bool = False,
+    progress: Progress | None = None,
+    pairs: bool = True,
+    race: Race | None = None,
 ) -> dict[str, Any]:
     """Trains on a prepared folder and returns the run's report; with `resume`, goes on where a run was killed.
+
+    With `pairs` the report says how strongly fields interact. A `race` may end the run early.
 
     Of several workers, rank 0 alone writes, reads the test rows and returns a report; the others return an empty one.
     """
@@ -72,8 +81,9 @@ def train(
         if run.finished:
             report: dict[str, Any] = json.loads((out / "report.json").read_text(encoding="utf-8"))
             return report
+        run.race = race or run.race
         run.fit(progress if progress and distributed.first() else Progress())
-        return run.finish()
+        return run.finish(pairs)
 
 
 def start(config: Config, dataset: Dataset, out: Path, resume: bool = False) -> Run:
@@ -221,7 +231,7 @@ class Network(Run):
                 unseen += batch.rows
                 if self.average:
                     self.average.follow(state.step)
-                due = plan.after(state.step)
+                due = plan.after(state.step, self.race.late)
                 if any(due):
                     losses += self.step.flush()
                 if losses:
@@ -279,10 +289,22 @@ class Network(Run):
         better = self.state.take_best(found["log_loss"])
         if better:
             self.store.keep_best()
-        self.state.stopped = self.state.bad > self.settings.patience
+        self.state.stopped = self.state.bad > self.settings.patience or self._ends_early(logits)
         record = {"event": "valid", "epoch": epoch, **found, **self._place(), "best": better}
         self._log(record)
         return record
+
+    def _ends_early(self, logits: NDArray[np.floating[Any]]) -> bool:
+        """Whether the time is up, or, from the end of the first epoch on, others leave this run nothing to add."""
+        if self.race.late:
+            return True
+        if self.rivals is None or self.state.step < self.steps:
+            return False
+        return self.rivals.leave_nothing(logits + self.offset, self.state.fall)
+
+    @cached_property
+    def rivals(self) -> Rivals | None:
+        return Rivals.of(self.race.others, self.valid)
 
     def _log_loss(self, epoch: int, progress: Progress) -> None:
         place, loss, steps = self._place(), float(np.mean(self.state.losses)), len(self.state.losses)

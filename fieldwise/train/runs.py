@@ -28,16 +28,16 @@ from fieldwise.data.dataset import Dataset, Part
 from fieldwise.data.schema import VIEWS
 from fieldwise.evaluation import metrics
 from fieldwise.evaluation.outlook import Outlook, outlook
-from fieldwise.evaluation.pair_strength import pair_strength, strongest
+from fieldwise.evaluation.pair_strength import strength_of_pairs
 from fieldwise.train import distributed
+from fieldwise.train.race import FILE as LOGITS
+from fieldwise.train.race import Race
 from fieldwise.train.state import State
 
 # The file that says why a run cannot go on: another run may take its folder.
 FAILED = "FAILED"
 # What an unfinished run may have in its folder.
 UNFINISHED = {FAILED, "identity.json", "config.toml", "log.jsonl", "checkpoint", "best.safetensors"}
-# Up to how many fields all pairs are measured; and of how many where there are more, as pairs grow with their square.
-MOST_PAIRED, PAIRED = 200, 20
 # Training rows that say how far off a model is on them.
 BIAS_ROWS = 50_000
 
@@ -53,6 +53,7 @@ class Run(ABC):
     steps: int
     hold: Hold | None = None
     asked = ""  # what was asked for; a run that is done keeps it
+    race: Race = Race()
 
     def __init__(self, config: Config, dataset: Dataset, out: Path, resume: bool) -> None:
         self.dataset, self.out = dataset, out
@@ -171,9 +172,10 @@ class Run(ABC):
             with path.open("r+b") as file:
                 file.truncate(self.state.log_bytes)
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self, pairs: bool = True) -> dict[str, Any]:
         """Restores the best weights, calibrates them on validation rows, measures them; writes bundle, report, DONE.
 
+        With `pairs` also measures how strongly fields interact, which may take as long as the training.
         Rank 0 does it, and the others help to score where that takes all of them; their report is empty.
         """
         if not (distributed.first() or self.together):
@@ -183,7 +185,7 @@ class Run(ABC):
         self.bias = self._own_bias()
         other_ids = self.dataset.parts[list(logits)[-1]].other_ids
         other = None if other_ids is None else self._score(other_ids)
-        strength = self._pair_strength(self.valid) if self.dataset.layout.fields > 1 else None
+        strength = self._pair_strength(self.valid) if pairs and self.dataset.layout.fields > 1 else None
         return self._leave(logits, strength, other) if distributed.first() else {}
 
     def _leave(
@@ -208,6 +210,8 @@ class Run(ABC):
             report["views"] = self._views(report[held_out[-1]], found)
         if strength is not None:
             report["pair_strength"] = strength
+        with whole_file(self.out / LOGITS) as file, file.open("wb") as opened:
+            np.save(opened, (logits["valid"] + self.offset).astype(np.float32))
         bundle.write(self.out / "bundle", self.config, self._sources(), self._whole, fitted, report)
         with whole_file(self.out / "report.json") as file:
             file.write_text(json.dumps(report, indent=1), encoding="utf-8")
@@ -309,14 +313,7 @@ class Run(ABC):
         """Restores the weights of the least validation log loss."""
 
     def _pair_strength(self, valid: Part) -> dict[str, Any]:
-        """The strength of all pairs of fields, or of the strongest fields where there are too many."""
-        layout, names = self.dataset.layout, self.dataset.names
-        if layout.fields <= MOST_PAIRED:
-            strength = pair_strength(self._score, valid.ids, layout, rows=128)
-            return {"fields": names, "matrix": strength.round(6).tolist()}
-        among = strongest(self._score, valid.ids, layout, PAIRED)
-        strength = pair_strength(self._score, valid.ids, layout, rows=128, among=among)
-        return {"fields": [names[f] for f in among], "of": layout.fields, "matrix": strength.round(6).tolist()}
+        return strength_of_pairs(self._score, valid.ids, self.dataset.layout, self.dataset.names)
 
 
 def asked_for(config: Config, dataset: Dataset) -> str:

@@ -22,6 +22,8 @@ class State:
     best_loss: float = math.inf  # the least validation log loss so far
     best_step: int = 0
     bad: int = 0  # evaluations since the best one
+    last_loss: float = math.inf  # of the newest evaluation
+    fall: float = math.inf  # of the loss, from the evaluation before to the newest
     seconds: float = 0.0  # spent in training steps
     log_bytes: int = 0  # length of log.jsonl
     stopped: bool = False  # whether patience ran out
@@ -39,6 +41,7 @@ class State:
     def take_best(self, loss: float) -> bool:
         """Records the validation log loss after the current step; returns whether it is the best so far."""
         better = loss < self.best_loss
+        self.fall, self.last_loss = self.last_loss - loss, loss
         if better:
             self.best_loss, self.best_step = loss, self.step
         self.bad = 0 if better else self.bad + 1
@@ -71,13 +74,13 @@ class Plan:
         """A checkpoint was written just now."""
         self.saved_at = time.monotonic()
 
-    def after(self, step: int) -> Due:
-        """What is due after that step; 1 is the first."""
+    def after(self, step: int, last: bool = False) -> Due:
+        """What is due after that step; 1 is the first. The `last` one is evaluated."""
         within = (step - 1) % self.steps + 1
         ends = within == self.steps
         log = ends or within % self.log_every == 0
         # The last evaluation within an epoch leaves a whole interval before the one that ends it.
-        evaluate = ends or (within % self.evaluate_every == 0 and within + self.evaluate_every <= self.steps)
+        evaluate = last or ends or (within % self.evaluate_every == 0 and within + self.evaluate_every <= self.steps)
         return Due(log, evaluate, evaluate or self.agree(self._late()))
 
     def _late(self) -> bool:

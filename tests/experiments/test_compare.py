@@ -20,6 +20,7 @@ from fieldwise.bundle.predictor import Predictor
 from fieldwise.config.errors import ConfigError
 from fieldwise.config.files import held_folder
 from fieldwise.data.dataset import Dataset
+from fieldwise.data.encode.on_demand import made
 from fieldwise.data.encode.prepare import prepare
 from fieldwise.data.world import World
 from fieldwise.evaluation.significance import compare_pairs
@@ -273,15 +274,18 @@ def test_the_usual_models_read_rates_where_they_are_and_the_best_predicts(recipe
     assert [(entrant.name, entrant.data) for entrant in found] == [
         ("gbdt-rates", data / "rates"),
         ("gbdt-order", data / "order"),
-        *((f"{model}-rates", data / "rates") for model in ("lr", "fnn")),
-        *((model, data) for model in ("fm", "ipnn")),
+        ("fm", data),
+        ("lr-rates", data / "rates"),
+        ("ipnn", data),
+        ("fnn-rates", data / "rates"),
     ]
     assert not (data / "rates").exists()
     chosen = ["--models", "gbdt-rates,fm", "--blend", "all", "--seeds", 2]
     assert run("compare", data, *chosen, "--recipes", recipes, "--out", out, "--json") == 0
-    # What these models read was made, and no more.
-    assert (data / "rates" / "data.json").exists()
-    assert not (data / "order").exists()
+    # What these models read was made, and removed again; it comes back where somebody reads it.
+    assert not any((data / name).exists() for name in ("rates", "order", "refit"))
+    assert not list(out.rglob("checkpoint"))
+    assert Predictor.load(out / "gbdt-rates" / "seed0").evaluate_prepared(data / "rates")["rows"] > 0
     best = json.loads(capsys.readouterr().out)["best"]
     losses = {
         name: np.mean(
@@ -326,7 +330,7 @@ def test_the_best_learns_the_test_rows_in_the_end(data_to_refit, recipes, tmp_pa
     assert run(*chosen, "--out", out, "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert plain(found["models"]) == plain(plain_found["models"])
-    rows = {name: Dataset.open(data_to_refit / name).parts["train"].rows for name in (".", "refit")}
+    rows = {name: Dataset.open(made(data_to_refit / name)).parts["train"].rows for name in (".", "refit")}
     assert found["best"]["refit_rows"] == rows["refit"] > rows["."]
     report = json.loads((out / "best" / "report.json").read_text())
     assert "test" not in report
@@ -351,11 +355,19 @@ def test_members_that_weigh_nothing_are_not_trained_again(data_to_refit, tmp_pat
     (tmp_path / "best").mkdir()
     (tmp_path / "best" / "report.json").write_text(json.dumps({"members": members}))
     assert entrants._runs(tmp_path / "best") == [tmp_path / "fm" / "seed0"]
-    jobs = [entrants._entrant(name, data_to_refit).job(0, tmp_path, None, "") for name in ("fm", "lr-rates")]
+    names = ("fm", "lr-rates", "gbdt-rates")
+    jobs = [entrants._entrant(name, data_to_refit).job(0, tmp_path, None, "") for name in names]
+    for job in jobs:
+        job.out.mkdir(parents=True)
+        (job.out / "report.json").write_text(json.dumps({"best_epoch": 10}))
     more = entrants.again({"runs": ["lr-rates/seed0"]}, jobs, data_to_refit, tmp_path)
     assert [(job.data, job.out) for job in more] == [
         (data_to_refit / "refit" / "rates", tmp_path / "refit" / "lr-rates" / "seed0")
     ]
+    # Nothing is trained only to be dropped: as many epochs as were best, and a few more trees for more rows.
+    assert more[0].settings["train.epochs"] == 10
+    trees = entrants.again({"runs": ["gbdt-rates/seed0"]}, jobs, data_to_refit, tmp_path)
+    assert trees[0].settings["model.rounds"] == 11
 
 
 def test_a_run_that_fails_in_the_end_leaves_the_best_as_it_was(data_to_refit, recipes, tmp_path, capsys, monkeypatch):
@@ -385,7 +397,7 @@ def test_one_run_is_the_best_by_itself(data, recipes, tmp_path, capsys):
 
 
 def test_rates_that_are_not_there(data, capsys, tmp_path):
-    assert [entrant.name for entrant in entrants.entrants("", data)[0]] == ["gbdt", "lr", "fnn", "fm", "ipnn"]
+    assert [entrant.name for entrant in entrants.entrants("", data)[0]] == ["gbdt", "fm", "lr", "ipnn", "fnn"]
     assert run("compare", data, "--models", "lr-rates", "--out", tmp_path / "out") == 2
     assert "'lr-rates' reads the folder" in capsys.readouterr().err
 

@@ -18,7 +18,9 @@ from fieldwise.data.encode.prepare import prepare
 from fieldwise.data.read import formats
 from fieldwise.data.schema import Field, Layout, Schema
 from fieldwise.data.world import World
+from fieldwise.nn import trees
 from fieldwise.train.loop import Progress, train
+from fieldwise.train.race import FILE as LOGITS
 
 FAST = {"rounds": 30, "depth": 3, "lr": 0.3, "threads": 1}
 # A category, a number and a set of up to three members.
@@ -236,7 +238,7 @@ def test_the_walk_through_the_command_line(tmp_path, capsys):
     fast = [argument for key, value in FAST.items() for argument in ("--set", f"model.{key}={value}")]
     assert run("train", data, "--model", "gbdt", *fast, "--out", out) == 0
     names = {path.name for path in out.iterdir()}
-    assert names == {"config.toml", "log.jsonl", "identity.json", "bundle", "report.json", FILE, "DONE"}
+    assert names == {"config.toml", "log.jsonl", "identity.json", "bundle", "report.json", FILE, LOGITS, "DONE"}
     assert {"trees.ubj", "calibration.json", "bundle.json"} <= {path.name for path in (out / "bundle").iterdir()}
     assert run("predict", out, log, "-o", tmp_path / "p.csv") == 0
     written = np.loadtxt(tmp_path / "p.csv", skiprows=1)
@@ -276,3 +278,11 @@ def test_a_full_disk_is_named_for_trees_too(data, tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(FieldwiseError, match=r"the disk is full; free some space"):
         train(load_config(base={"model.name": "gbdt", "model.rounds": 2}), data, tmp_path / "run")
+
+
+def test_few_numbers_have_one_thread_and_many_as_many_as_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert [trees.threads_for(cells) for cells in (1000, 3_500_000, 10**9)] == [1, 3, 8]
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert trees.threads_for(10**9) == 2

@@ -30,8 +30,11 @@ def wait_for(file: io.StringIO, text: str, times: int = 1) -> None:
 
 def test_a_comparison_says_each_run_and_goes_on_saying_which_is_under_way(file: io.StringIO) -> None:
     with console.ComparisonBar() as bar:
+        bar.making("encoding", 1000)
+        wait_for(file, "making folders: encoding 1,000 rows\n")
+        file.truncate(file.seek(0))
         bar.moved(["lr seed 0"], 0, 2, None)
-        assert file.getvalue() == "0 of 2 runs done, lr seed 0\n"
+        assert file.getvalue().endswith("0 of 2 runs done, lr seed 0\n")
         wait_for(file, "0 of 2 runs done, lr seed 0\n", times=3)
         bar.evaluated({"epoch": 2, "log_loss": 0.5})
         wait_for(file, "0 of 2 runs done, lr seed 0 epoch 2, valid 0.5000\n")

@@ -19,11 +19,11 @@ from fieldwise.config.settings import load_config
 from fieldwise.data.encode.prepare import prepare
 from fieldwise.data.schema import Layout
 from fieldwise.evaluation import pair_maps
+from fieldwise.evaluation import pair_strength as strengths
 from fieldwise.nn.model import Model
 from fieldwise.reporting import pair_report
 from fieldwise.reporting.report import write_report
 from fieldwise.studies import sources
-from fieldwise.train import runs
 from fieldwise.train.loop import train
 from tests.conftest import Trained
 
@@ -213,11 +213,24 @@ def test_a_run_of_too_many_fields_has_the_pairs_of_the_strongest(
     config = load_config(overrides=["model.name=fm", "train.epochs=1", "device=cpu"])
     whole = train(config, trained.data, tmp_path / "whole")["pair_strength"]
     assert set(whole) == {"fields", "matrix"}
-    monkeypatch.setattr(runs, "MOST_PAIRED", 2)
-    monkeypatch.setattr(runs, "PAIRED", 2)
+    monkeypatch.setattr(strengths, "MOST_PAIRED", 2)
+    monkeypatch.setattr(strengths, "PAIRED", 2)
     some = train(config, trained.data, tmp_path / "some")["pair_strength"]
     assert (some["of"], len(some["fields"])) == (3, 2)
     one, other = (whole["fields"].index(name) for name in some["fields"])
     assert some["matrix"][0][1] == whole["matrix"][one][other] > 0
     write_report([tmp_path / "some"], tmp_path / "page.html")
     assert "The 2 strongest of 3 fields." in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_a_page_measures_the_pairs_of_a_run_that_left_them_out(trained: Trained, tmp_path: Path) -> None:
+    """As for the runs of a comparison; without the rows there is no map, and the page is written all the same."""
+    config = load_config(overrides=["model.name=fm", "train.epochs=1", "device=cpu"])
+    report = train(config, trained.data, tmp_path / "run", pairs=False)
+    assert "pair_strength" not in report
+    write_report([tmp_path / "run"], tmp_path / "page.html")
+    assert "Which fields interact" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    file = tmp_path / "run" / "report.json"
+    file.write_text(json.dumps(report | {"data": str(tmp_path / "gone")}), encoding="utf-8")
+    write_report([tmp_path / "run"], tmp_path / "page.html")
+    assert "Which fields interact" not in (tmp_path / "page.html").read_text(encoding="utf-8")

@@ -188,7 +188,9 @@ def _rank_bounds(code: Code) -> list[float]:
 
 def _read_words(path: Path, fields: int) -> list[list[str]]:
     """The texts of each field, in the order of their ids."""
-    vocabulary = parquet.read_table(path)
+    # As one file: `read_table` loads what reads whole folders, and pandas with it.
+    with parquet.ParquetFile(path) as file:
+        vocabulary = file.read()
     numbers, texts = vocabulary["field"].to_numpy(), vocabulary["text"]
     kinds = numbers.dtype.kind in "iu", pa.types.is_large_string(texts.type) or pa.types.is_string(texts.type)
     if not all(kinds) or texts.null_count:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from fieldwise.config.files import linked
 from fieldwise.data.dataset import PARTS
 from fieldwise.data.encode.staged import LABEL, WEIGHT, read_staged, staged_files, staged_schema, write_staged
 
@@ -60,7 +61,7 @@ def link_rows(data: Path, stage: Path, parts: Mapping[str, Sequence[str]]) -> No
         (stage / part).mkdir(parents=True)
         for place, source in enumerate(sources):
             for file in staged_files(data / FOLDER / source):
-                _link(file, stage / part / f"{file.stem}-{place}.parquet")
+                linked(file, stage / part / f"{file.stem}-{place}.parquet")
 
 
 def _move(file: Path, target: Path, columns: Sequence[str] | None) -> None:
@@ -69,11 +70,3 @@ def _move(file: Path, target: Path, columns: Sequence[str] | None) -> None:
         os.replace(file, target)
     else:
         write_staged(target, read_staged(file, columns))
-
-
-def _link(file: Path, target: Path) -> None:
-    """The same file by another name, or a copy where the disk has no second names."""
-    try:
-        os.link(file, target)
-    except OSError:
-        shutil.copyfile(file, target)

@@ -6,7 +6,7 @@ import errno
 from pathlib import Path
 
 from fieldwise.config.errors import FieldwiseError
-from fieldwise.config.files import turn
+from fieldwise.config.files import drop_folder, turn
 from fieldwise.data.dataset import is_prepared
 from fieldwise.data.encode import folds, kept, rates, refit
 from fieldwise.data.encode.kept import Kept
@@ -36,6 +36,13 @@ def made(folder: Path, progress: Progress = quiet) -> Path:
             if not is_prepared(folder):
                 _make(folder, progress, like if like and is_prepared(like) else None)
     return folder
+
+
+def forget(folder: Path) -> None:
+    """Removes a folder inside of a prepared one that `made` can make again, the same; leaves every other."""
+    if folder.name in Kept.of(folder.parent).makes:
+        with turn(folder.parent / kept.FOLDER):
+            drop_folder(folder)
 
 
 def _make(folder: Path, progress: Progress, like: Path | None) -> None:

@@ -6,13 +6,14 @@ themselves, and grow with the square of the fields: they stay with the plain fol
 
 from __future__ import annotations
 
+import filecmp
 import itertools
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fieldwise.config.files import whole_folder
+from fieldwise.config.files import linked, whole_folder
 from fieldwise.data.dataset import FACTS, Tally, hide_of, is_prepared
 from fieldwise.data.encode.encode import Before, write_parts
 from fieldwise.data.encode.encoder import Encoder
@@ -80,6 +81,15 @@ def make_rates(name: str, data: Path, progress: Progress, like: Path | None = No
         hide = None if like is None else hide_of(like)
         write_parts(inner, stage, work, tally, progress, Before(encoder, base), hide=hide)
         shutil.rmtree(stage)
+        _share(work / "encoder", base / "encoder")
+
+
+def _share(folder: Path, other: Path) -> None:
+    """Files that are the same in two folders become one: what all training rows say does not depend on folds."""
+    for file in folder.iterdir():
+        if (other / file.name).is_file() and filecmp.cmp(file, other / file.name, shallow=False):
+            file.unlink()
+            linked(other / file.name, file)
 
 
 def _with_finer_numbers(encoder: Encoder, staged: Path, progress: Progress) -> Sequence[Code]:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldwise.config.errors import ConfigError
+from fieldwise.config.own_process import unloaded
 from fieldwise.data.schema import MISSING, OTHER, PAD, Layout
 
 ROWS = 1 << 16
@@ -117,7 +118,9 @@ def _set_columns(own: NDArray[np.int32], members: int) -> Iterator[NDArray[Any]]
 def load_xgboost(purpose: str) -> Any:
     """XGBoost, or one line that says what needs it."""
     try:
-        import xgboost
+        # XGBoost loads them for classes that no command uses; they take longer than it does itself.
+        with unloaded("sklearn", "pandas"):
+            import xgboost
     except ImportError:
         raise ConfigError(f"{purpose} needs XGBoost, which is not installed: pip install fieldwise[gbdt]") from None
     return xgboost

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 Keys = NDArray[np.uint64]
 Floats = NDArray[np.float64]
 SMALLEST = 1024
+# Up to this many keys are found in what was loaded before the compiled loops would be.
+FEW = 4096
 
 
 class Counts:
@@ -26,6 +28,7 @@ class Counts:
 
     def __init__(self, most: int = 1 << 26, half_life: float = 0.0) -> None:
         self.most, self.half_life, self.error = most, half_life, 0.0
+        self.loaded: tuple[Keys, Floats, Floats] | None = None  # in rising order, until they are placed
         self._allocate(SMALLEST)
 
     def _allocate(self, places: int) -> None:
@@ -40,6 +43,7 @@ class Counts:
 
     def add(self, keys: Keys, labels: NDArray[Any], times: Floats | None = None, weight: float = 1.0) -> None:
         """Counts events: keys (n, K), each with the row's label (n,); a weight of -1 takes them back."""
+        self._place()
         labels = np.ascontiguousarray(labels, dtype=np.float64)
         times = np.zeros(len(keys)) if times is None else times
         done = 0
@@ -49,6 +53,9 @@ class Counts:
 
     def lookup(self, keys: Keys, times: Floats | None = None) -> Floats:
         """Counts and positives of keys (n, K) -> (n, K, 2), as of the rows' times."""
+        if self.loaded is not None and keys.size <= FEW and not self.half_life:
+            return _found(keys, *self.loaded[:2])
+        self._place()
         found = np.zeros((*keys.shape, 2))
         times = np.zeros(len(keys)) if times is None else times
         _kernels()["lookup"](*self._table[:3], keys, times, self._decay, found)
@@ -59,6 +66,7 @@ class Counts:
 
         `settings` are delay and window. Returns how far it came: the rows looked up, added and expired.
         """
+        self._place()
         while first < len(events.times):
             self._make_room(events.keys.shape[1])
             first, added, expired, self.used = _kernels()["stream"](
@@ -99,19 +107,21 @@ class Counts:
 
     def state(self) -> dict[str, NDArray[Any]]:
         """The keys in rising order with their values, which says all: equal tables have equal states."""
+        self._place()
         keep = self.keys != 0
         order = np.argsort(self.keys[keep])
         return {name: getattr(self, name)[keep][order] for name in ("keys", "values", "last")}
 
     def copy(self) -> Counts:
+        self._place()
         other = Counts(self.most, self.half_life)
         other.keys, other.values, other.last = self.keys.copy(), self.values.copy(), self.last.copy()
         other.used, other.error = self.used, self.error
         return other
 
     def save(self, path: Path, **more: NDArray[Any]) -> None:
-        """Writes an .npz file, with further arrays if there are any."""
-        np.savez(path, **self.state(), error=np.float64(self.error), **more)  # type: ignore[arg-type]
+        """Writes an .npz file, with further arrays if there are any; compressed: every bundle has one."""
+        np.savez_compressed(path, **self.state(), error=np.float64(self.error), **more)  # type: ignore[arg-type]
 
     def load(self, path: Path) -> dict[str, NDArray[Any]]:
         """Reads what `save` wrote; returns all of its arrays."""
@@ -120,12 +130,27 @@ class Counts:
         keys, values, last = (arrays[name] for name in ("keys", "values", "last"))
         self.error = float(arrays["error"])
         _check(keys, values, last, self.error)
+        self.loaded = keys, values, last
+        return arrays
+
+    def _place(self) -> None:
+        """Places what was loaded in the table: many keys are found faster there, and new ones can come."""
+        if self.loaded is None:
+            return
+        (keys, values, last), self.loaded = self.loaded, None
         places = SMALLEST
         while len(keys) * 2 > places:
             places *= 2
         self._allocate(places)
         self.used = _kernels()["place"](self.keys, self.values, self.last, keys, values, last)
-        return arrays
+
+
+def _found(keys: Keys, known: Keys, values: Floats) -> Floats:
+    """The values (M, 2) of keys (n, K) among known ones (M,) in rising order -> (n, K, 2); 0 for others."""
+    if not len(known):
+        return np.zeros((*keys.shape, 2))
+    places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+    return np.where((known[places] == keys)[..., None], values[places], 0.0)
 
 
 def _check(keys: NDArray[Any], values: NDArray[Any], last: NDArray[Any], error: float) -> None:

@@ -26,6 +26,7 @@ from fieldwise.data.dataset import Part
 from fieldwise.data.feed import Source, ahead
 from fieldwise.nn.model import Model
 from fieldwise.optim import Adam
+from fieldwise.parts.ways import shared_memory_bytes
 from fieldwise.train.steps.plain import STAGES, Step
 
 WINDOW_BYTES = 64 * 2**20
@@ -317,6 +318,8 @@ def _compiled(objective: Any) -> Any:
     (700 units) have a third of the speed."""
     # All models share this function, and dynamo gives up on a function after eight variants.
     torch.compiler.reset()
+    # Not where it is defined: the mark loads torch's compiler, which takes seconds, and most runs compile nothing.
+    torch.compiler.assume_constant_result(shared_memory_bytes)
     return torch.compile(objective, dynamic=False, options={"shape_padding": True, "force_shape_pad": True})
 
 

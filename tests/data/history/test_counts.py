@@ -90,3 +90,25 @@ def test_a_stream_sees_what_lies_between_delay_and_window(delay: float, window: 
         for column in range(2):
             same = seen[:, None] & (keys == keys[row, column])
             assert found[row, column].tolist() == [same.sum(), (same * labels[:, None]).sum()]
+
+
+def test_a_few_keys_are_found_in_a_loaded_table_as_in_a_placed_one(tmp_path: Path) -> None:
+    """A row that is predicted alone finds what it finds among many, before the compiled loops are there."""
+    rng = np.random.default_rng(0)
+    keys = rng.integers(1, 50, (200, 3)).astype(np.uint64)
+    counts = Counts()
+    counts.add(keys, rng.integers(0, 2, 200))
+    counts.save(tmp_path / "counts.npz")
+    asked = rng.integers(1, 100, (20, 3)).astype(np.uint64)
+    loaded = Counts()
+    loaded.load(tmp_path / "counts.npz")
+    np.testing.assert_array_equal(loaded.lookup(asked), counts.lookup(asked))
+    assert loaded.loaded is not None
+    loaded.add(keys[:5], np.ones(5))
+    counts.add(keys[:5], np.ones(5))
+    np.testing.assert_array_equal(loaded.lookup(asked), counts.lookup(asked))
+    empty = Counts()
+    empty.save(tmp_path / "empty.npz")
+    loaded = Counts()
+    loaded.load(tmp_path / "empty.npz")
+    assert not loaded.lookup(asked).any()

@@ -1,0 +1,63 @@
+"""What a command loads: one that predicts a few rows is done before torch would be there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fieldwise.data.encode.prepare import prepare
+from fieldwise.data.world import World
+from tests.experiments.test_compare import run
+
+# Large libraries that predicting with trees has no use for.
+UNUSED = ("torch", "numba", "sklearn", "matplotlib", "torch._dynamo")
+SCRIPT = """
+import sys
+from fieldwise.cli import main
+sys.argv = ["fieldwise", *sys.argv[1:]]
+try:
+    main()
+finally:
+    print([name for name in {names} if name in sys.modules])
+"""
+
+
+def loaded(names: tuple[str, ...], *arguments: object) -> str:
+    """Which of these modules a command of its own process has loaded in the end, as its last line says."""
+    script = SCRIPT.replace("{names}", repr(names))
+    done = subprocess.run([sys.executable, "-c", script, *map(str, arguments)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("startup") / "clicks"
+    log = World("demo").log(1000).table
+    prepare({"train": lambda: iter([log])}, folder, "click", keep_rows=True)
+    return folder
+
+
+def test_trees_on_rates_predict_a_row_without_torch_numba_or_scikit_learn(data: Path, tmp_path: Path) -> None:
+    rates = data / "rates"
+    assert run("train", rates, "--model", "gbdt", "--set", "model.rounds=3", "--out", tmp_path / "run", "--json") == 0
+    row = World("demo").log(1).table.to_pylist()[0]
+    (tmp_path / "row.csv").write_text(",".join(row) + "\n" + ",".join(map(str, row.values())) + "\n")
+    asked = ("predict", tmp_path / "run", tmp_path / "row.csv", "-o", tmp_path / "out.csv", "--json")
+    assert loaded(UNUSED, *asked) == "[]"
+    assert json.loads((tmp_path / "run" / "report.json").read_text())["model"] == "gbdt"
+
+
+def test_training_on_a_cpu_loads_no_compiler_of_torch(data: Path, tmp_path: Path) -> None:
+    asked = ("train", data, "--model", "fm", "--set", "train.epochs=1", "--device", "cpu", "--out", tmp_path / "run")
+    assert loaded(("torch._inductor.compile_fx",), *asked, "--json") == "[]"
+
+
+def test_the_package_alone_loads_nothing_large() -> None:
+    script = "import sys, fieldwise; print([name for name in ('torch', 'numpy', 'pyarrow') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
