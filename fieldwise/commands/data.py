@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fieldwise.commands.app import Force, Json, app, listed
-from fieldwise.config.errors import ConfigError, OddCell
+from fieldwise.config.errors import ConfigError
 from fieldwise.reporting.console import counting, err, print_json, print_proposals, print_recipe, print_recipes, say
 
 if TYPE_CHECKING:
@@ -132,8 +132,7 @@ def prepare(
 
     Example: `fieldwise prepare log.csv --label click --out data`
     """
-    from fieldwise.data.encode.prepare import carry_out
-    from fieldwise.data.recipes.asked import Asked, plan_of
+    from fieldwise.data.recipes.asked import Asked, prepare_asked
     from fieldwise.data.schema import Schema, history_settings
 
     if history_set and history in ("", "none"):
@@ -163,13 +162,7 @@ def prepare(
         keep_rows=not history,
     )
     with counting("preparing", json) as progress:
-        plan, read = plan_of(asked)
-        try:
-            facts = carry_out(plan, folder, force, progress)
-        except OddCell as odd:
-            raise odd.at(read.locate(odd.column, odd.text)) from None
-    facts["notes"] += read.notes()
-    facts["skipped_rows"] = read.bad.facts()
+        facts, plan = prepare_asked(asked, folder, force, progress)
     if json:
         print_json(facts)
     else:

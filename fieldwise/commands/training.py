@@ -14,6 +14,7 @@ import typer
 from fieldwise.commands.app import Force, Json, app
 from fieldwise.config.errors import ConfigError
 from fieldwise.config.settings import Config, load_config
+from fieldwise.experiments import SEEDS
 from fieldwise.reporting.console import (
     ComparisonBar,
     TrainingBar,
@@ -198,7 +199,7 @@ def compare(
     models: Annotated[
         str, typer.Option(help="Names of `fieldwise models`, with commas; all; by default a few fast, strong ones.")
     ] = "",
-    seeds: Annotated[int, typer.Option(help="Runs of each model.")] = 3,
+    seeds: Annotated[int, typer.Option(help="Runs of each model.")] = SEEDS,
     recipes: Annotated[Path | None, typer.Option(help="A folder of MODEL.toml; other models have defaults.")] = None,
     folder: Annotated[Path, typer.Option("--out", help="Where runs and tables go.")] = Path("comparison"),
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "",
@@ -217,17 +218,13 @@ def compare(
     Example: `fieldwise compare data --models lr,fm,deepfm,pin --seeds 3 --out comparison`
     """
     from fieldwise.experiments import compare as room
-    from fieldwise.experiments import entrants as lineup
     from fieldwise.reporting import result_tables
 
-    entrants, notes = lineup.entrants(models, data)
-    names = [entrant.name for entrant in entrants]
-    blended = blend or ("none" if models else "all")
-    members = room.members_named("" if blended == "none" else blended, names)
-    for text in notes:
+    lineup = room.lineup(data, models, blend)
+    for text in lineup.notes:
         note(text)
     with ComparisonBar(json) as bar:
-        found = room.compare(entrants, data, folder, seeds, recipes, device, jobs, bar, members, refit)
+        found = room.compare(lineup.entrants, data, folder, seeds, recipes, device, jobs, bar, lineup.members, refit)
     if json:
         print_json(found)
         return

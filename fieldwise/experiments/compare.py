@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from statistics import fmean, stdev
@@ -17,7 +18,8 @@ from fieldwise.config.progress import Watch
 from fieldwise.data.dataset import Dataset
 from fieldwise.data.encode.on_demand import made
 from fieldwise.evaluation import significance
-from fieldwise.experiments.entrants import Entrant, again, keep_again, keep_best, model_of
+from fieldwise.experiments import SEEDS
+from fieldwise.experiments.entrants import Entrant, again, entrants, keep_again, keep_best, model_of
 from fieldwise.experiments.jobs import Job, run_all
 from fieldwise.reporting import plots, result_tables
 from fieldwise.reporting.pages import figure, write_page
@@ -42,6 +44,24 @@ WORDS = MEANINGS | {
 }
 
 
+@dataclass(frozen=True)
+class Lineup:
+    """Who is compared, who of them is blended, and notes on who is left out."""
+
+    entrants: Sequence[Entrant]
+    members: Sequence[str]
+    notes: Sequence[str]
+
+
+def lineup(data: Path, models: str = "", blend: str = "") -> Lineup:
+    """The models that were named and the blend of those named for it; by default the usual ones and the blend of all,
+    and none of models that were named."""
+    found, notes = entrants(models, data)
+    blended = blend or ("none" if models else "all")
+    members = members_named("" if blended == "none" else blended, [entrant.name for entrant in found])
+    return Lineup(found, members, notes)
+
+
 def members_named(text: str, models: Sequence[str]) -> list[str]:
     """The members of the blend that a comma-separated list asks for, all models for `all`, none for an empty one."""
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
@@ -58,7 +78,7 @@ def compare(
     entrants: Sequence[Entrant],
     data: Path,
     out: Path,
-    seeds: int = 3,
+    seeds: int = SEEDS,
     recipes: Path | None = None,
     device: str = "",
     workers: int = 1,
