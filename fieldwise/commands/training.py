@@ -199,7 +199,7 @@ def compare(
     models: Annotated[
         str, typer.Option(help="Names of `fieldwise models`, with commas; all; by default a few fast, strong ones.")
     ] = "",
-    seeds: Annotated[int, typer.Option(help="Runs of each model.")] = SEEDS,
+    seeds: Annotated[int | None, typer.Option(help="Runs of each model.", show_default=str(SEEDS))] = None,
     recipes: Annotated[Path | None, typer.Option(help="A folder of MODEL.toml; other models have defaults.")] = None,
     folder: Annotated[Path, typer.Option("--out", help="Where runs and tables go.")] = Path("comparison"),
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "",
@@ -220,11 +220,12 @@ def compare(
     from fieldwise.experiments import compare as room
     from fieldwise.reporting import result_tables
 
-    lineup = room.lineup(data, models, blend)
+    lineup = room.lineup(data, models, blend, seeds)
     for text in lineup.notes:
         note(text)
     with ComparisonBar(json) as bar:
-        found = room.compare(lineup.entrants, data, folder, seeds, recipes, device, jobs, bar, lineup.members, refit)
+        settings = (lineup.seeds, recipes, device, jobs, bar, lineup.members, refit)
+        found = room.compare(lineup.entrants, data, folder, *settings)
     if json:
         print_json(found)
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,13 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fieldwise.bundle import bundle
-from fieldwise.config.errors import ArgumentError, ConfigError, DataError
+from fieldwise.config.errors import ArgumentError, BundleError, ConfigError, DataError
 from fieldwise.data.recipes.asked import Asked, prepare_asked
 from fieldwise.data.schema import Schema
-from fieldwise.experiments import SEEDS
 from fieldwise.experiments.compare import compare, lineup
 from fieldwise.reporting.console import ComparisonBar
 from fieldwise.train.estimator import WEIGHT, BundleClassifier, read_schema
+
+# What is in the folder of a fit.
+ROWS, DATA = "rows.parquet", "data"
 
 
 class AutoClassifier(BundleClassifier):
@@ -39,7 +42,7 @@ class AutoClassifier(BundleClassifier):
         time_column: str | int | None = None,
         groups: str | int | Sequence[str | int] | None = None,
         time_budget: float | None = None,
-        seeds: int = SEEDS,
+        seeds: int | None = None,
         blend: str = "",
         refit: bool = True,
         schema: Schema | str | Path | None = None,
@@ -70,7 +73,8 @@ class AutoClassifier(BundleClassifier):
         schema = None if self.schema is None else read_schema(self.schema)
         table, label, _ = self._rows(X, y, sample_weight, schema)
         by, groups = self._columns(self.time_column, table), self._columns(self.groups, table)
-        with tempfile.TemporaryDirectory() as folder, _called_x(file := Path(folder) / "rows.parquet"):
+        with tempfile.TemporaryDirectory() as folder, _called_x(Path(folder)):
+            file = Path(folder) / ROWS
             pq.write_table(table, file)
             asked = Asked(
                 files=[file],
@@ -86,13 +90,21 @@ class AutoClassifier(BundleClassifier):
         return self
 
     def _compare(self, asked: Asked, folder: Path) -> None:
-        data, out = folder / "data", folder / "comparison"
+        data, out = folder / DATA, folder / "comparison"
         facts, plan = prepare_asked(asked, data)
-        entering = lineup(data, self.models, self.blend)
-        device = "" if self.device == "auto" else self.device
+        entering = lineup(data, self.models, self.blend, self.seeds)
         with ComparisonBar(not self.verbose) as bar:
-            settings = {"device": device, "watch": bar, "members": entering.members, "refit": self.refit}
-            found = compare(entering.entrants, data, out, self.seeds, **settings)
+            found = compare(
+                entering.entrants,
+                data,
+                out,
+                entering.seeds,
+                device="" if self.device == "auto" else self.device,
+                watch=bar,
+                members=entering.members,
+                refit=self.refit,
+                limit=math.inf if self.time_budget is None else self.time_budget,
+            )
         self._keep(bundle.locate(Path(found["best"]["bundle"])))
         self.report_ = found
         facts["notes"] += entering.notes
@@ -116,9 +128,10 @@ class AutoClassifier(BundleClassifier):
 
 
 @contextmanager
-def _called_x(file: Path) -> Iterator[None]:
-    """Names the rows X in errors, not the file that they pass through."""
+def _called_x(folder: Path) -> Iterator[None]:
+    """Names the rows X in errors, not the files that they pass through."""
     try:
         yield
-    except DataError as error:
-        raise ArgumentError(str(error).replace(str(file), "X")) from None
+    except (DataError, BundleError) as error:
+        said = str(error).replace(str(folder / ROWS), "X").replace(f" ({folder / DATA})", "")
+        raise ArgumentError(said) from None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -51,15 +53,16 @@ class Lineup:
     entrants: Sequence[Entrant]
     members: Sequence[str]
     notes: Sequence[str]
+    seeds: int
 
 
-def lineup(data: Path, models: str = "", blend: str = "") -> Lineup:
+def lineup(data: Path, models: str = "", blend: str = "", seeds: int | None = None) -> Lineup:
     """The models that were named and the blend of those named for it; by default the usual ones and the blend of all,
     and none of models that were named."""
     found, notes = entrants(models, data)
     blended = blend or ("none" if models else "all")
     members = members_named("" if blended == "none" else blended, [entrant.name for entrant in found])
-    return Lineup(found, members, notes)
+    return Lineup(found, members, notes, SEEDS if seeds is None else seeds)
 
 
 def members_named(text: str, models: Sequence[str]) -> list[str]:
@@ -85,6 +88,7 @@ def compare(
     watch: Watch | None = None,
     members: Sequence[str] = (),
     refit: bool = True,
+    limit: float = math.inf,
 ) -> dict[str, Any]:
     """Trains each entrant with each seed into out/NAME/seedN, writes the table, and returns it.
 
@@ -93,6 +97,7 @@ def compare(
     blended, each seed's runs by themselves, and the blend has a line like any model. out/best is the one of the lowest
     validation log loss, to predict with; with `refit` it is trained again with the test rows among the training rows,
     where `prepare` has kept the rows for that. Folders inside of `data` are made once, when a run reads them.
+    After `limit` seconds no run is begun but the first: what is done is compared, seeds that all models have.
     """
     for name, number in (("--seeds", seeds), ("--jobs", workers), ("the number of models", len(entrants))):
         if number < 1:
@@ -107,7 +112,8 @@ def compare(
         watch = watch or Watch()
         read = dict.fromkeys([data, *(entrant.data for entrant in entrants)])
         folders = [made(folder, watch.making) for folder in read]
-        return _compare(entrants, folders, out, seeds, recipes, device, workers, watch, members, refit)
+        until = time.monotonic() + limit
+        return _compare(entrants, folders, out, seeds, recipes, device, workers, watch, members, refit, until)
 
 
 def _compare(
@@ -121,17 +127,21 @@ def _compare(
     watch: Watch,
     members: Sequence[str],
     refit: bool,
+    until: float,
 ) -> dict[str, Any]:
     data = folders[0]
     jobs = [entrant.job(seed, out, recipes, device) for seed in range(seeds) for entrant in entrants]
-    failures = run_all(jobs, workers, watch)
-    names = [entrant.name for entrant in entrants if entrant.name not in failures]
-    kept = {name: [job for job in jobs if job.group == name] for name in names}
+    failures = run_all(jobs, workers, watch, until)
+    runs = {entrant.name: [job for job in jobs if job.group == entrant.name and job.done] for entrant in entrants}
+    trained = {name: own for name, own in runs.items() if own and name not in failures}
+    seeds = min(map(len, trained.values()), default=0)
+    kept = {name: own[:seeds] for name, own in trained.items()}
     whole = [member for member in members if member in kept]
     if len(whole) > 1:
         kept[blending.NAME] = [_blended(whole, folders, out, seed) for seed in range(seeds)]
     result = write_comparison(kept, data, out, recipes) | {"best": keep_best(kept, folders, out)} if kept else {}
-    more = again(result["best"], jobs, data, out, watch.making) if kept and refit else []
+    in_time = refit and time.monotonic() < until
+    more = again(result["best"], jobs, data, out, watch.making) if kept and in_time else []
     if more:
         failed = run_all(more, workers, watch)
         failures |= failed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import os
 import signal
@@ -64,6 +65,7 @@ class Board:
     jobs: Sequence[Job]
     workers: int
     watch: Watch
+    until: float = math.inf
     failures: dict[str, str] = field(default_factory=dict)
     done: int = 0
     seconds: dict[str, list[float]] = field(default_factory=dict)
@@ -74,6 +76,11 @@ class Board:
         if not known:
             return None
         return sum(fmean(self.seconds.get(job.group, known)) for job in waiting) / self.workers
+
+    @property
+    def late(self) -> bool:
+        """Whether no further run is begun."""
+        return self.done > 0 and time.monotonic() > self.until
 
     def begin(self, running: Sequence[Job], waiting: Sequence[Job]) -> None:
         self.watch.moved([job.name for job in running], self.done, len(self.jobs), self.left([*running, *waiting]))
@@ -86,9 +93,12 @@ class Board:
             self.seconds.setdefault(job.group, []).append(seconds)
 
 
-def run_all(jobs: Sequence[Job], workers: int = 1, watch: Watch | None = None) -> dict[str, str]:
-    """Trains all unfinished jobs, `workers` at a time; returns the error of each group that failed."""
-    board = Board(jobs, workers, watch or Watch())
+def run_all(
+    jobs: Sequence[Job], workers: int = 1, watch: Watch | None = None, until: float = math.inf
+) -> dict[str, str]:
+    """Trains all unfinished jobs, `workers` at a time; returns the error of each group that failed. Once the monotonic
+    clock has passed `until`, none is begun but the first."""
+    board = Board(jobs, workers, watch or Watch(), until)
     for job in jobs:
         if job.done and job.group not in board.failures:
             problem = job.attempt()
@@ -100,7 +110,7 @@ def run_all(jobs: Sequence[Job], workers: int = 1, watch: Watch | None = None) -
 
 
 def _one_by_one(waiting: list[Job], board: Board) -> None:
-    while waiting:
+    while waiting and not board.late:
         job = waiting.pop(0)
         if job.group in board.failures:
             continue
@@ -150,6 +160,7 @@ def _side_by_side(waiting: list[Job], board: Board) -> None:
     try:
         while True:
             workers = [worker for worker in workers if worker.job or worker.process.is_alive()]
+            waiting = [] if board.late else waiting
             while waiting and len(busy := [worker for worker in workers if worker.job]) < board.workers:
                 job = waiting.pop(0)
                 if job.group in board.failures:

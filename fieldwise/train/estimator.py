@@ -52,7 +52,7 @@ class BundleClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Keeps the files of the bundle in memory, so that copies and pickles of the estimator carry them."""
         names = [path for path in folder.rglob("*") if path.is_file()]
         self.bundle_ = {path.relative_to(folder).as_posix(): path.read_bytes() for path in names}
-        self.__dict__.pop("_predictor", None)
+        self._predictor = Predictor.load(folder, self.device)
 
     def _note(self, facts: Mapping[str, Any], schema: Schema, known: Collection[str] = ()) -> None:
         """Keeps the notes of `prepare`, and warns of columns that it left out, but of those that the caller `known`."""
@@ -202,7 +202,7 @@ def _label_name(columns: list[str], y: Any) -> str:
 def _is_array(rows: Any) -> bool:
     """Whether columns are known by their number: arrays, and lists of rows."""
     by_name = isinstance(rows, (dict, pa.Table, pa.RecordBatch)) or hasattr(rows, "columns") or _are_dicts(rows)
-    return not by_name
+    return not by_name or hasattr(rows, "toarray")  # one of SciPy's sparse arrays is a dict
 
 
 def _are_dicts(rows: Any) -> bool:
@@ -225,19 +225,17 @@ def _classes(y: Any) -> tuple[NDArray[Any], NDArray[np.intp]]:
         raise ArgumentError(f"y must have a class for each row, {found}; leave those rows out")
     classes, codes = np.unique(values, return_inverse=True)
     if len(classes) != 2:
-        kind = (
-            ""
-            if len(classes) < 2
-            else f"Only binary classification is supported. The type of the target is {type_of_target(values)}. "
-        )
-        raise ArgumentError(f"{kind}y must have two classes, found {len(classes)}")
+        # The words of scikit-learn, by which its tools know such an error.
+        many = f"Only binary classification is supported. The type of the target is {type_of_target(values)}: "
+        found = f"found {len(classes)} class{'es' * (len(classes) != 1)}"
+        raise ArgumentError(f"{many if len(classes) > 2 else ''}y must have two classes, {found}")
     return classes, codes
 
 
 def _is_missing(values: NDArray[Any]) -> NDArray[np.bool_]:
     """Which values are None, NaN or pandas' NA."""
     if values.dtype.kind == "f":
-        return np.isnan(values)
+        return np.asarray(np.isnan(values))
     if values.dtype.kind != "O":
         return np.zeros(len(values), dtype=bool)
     return np.array([value != "" and text_of(value) is None for value in values.tolist()], dtype=bool)
@@ -247,9 +245,14 @@ def _labelled(table: pa.Table, codes: NDArray[Any], label: str, weights: Any) ->
     if len(table) != len(codes):
         raise ArgumentError(f"X and y must have one length, found {len(table)} and {len(codes)}")
     table = table.append_column(label, pa.array(codes.astype(np.int8)))
-    if weights is not None:
-        table = table.append_column(WEIGHT, pa.array(np.asarray(weights, dtype=np.float64)))
-    return table
+    if weights is None:
+        return table
+    weights = np.asarray(weights, dtype=np.float64)
+    if weights.shape != codes.shape:
+        raise ArgumentError(f"sample_weight must have one weight for each row, found the shape {weights.shape}")
+    if (there := len(np.unique(codes[weights > 0]))) != 2:
+        raise ArgumentError(f"rows whose weight is not zero must be of two classes, found {there} of them")
+    return table.append_column(WEIGHT, pa.array(weights))
 
 
 def _held_out(codes: NDArray[Any], share: float, seed: int) -> NDArray[np.bool_]:
