@@ -238,7 +238,7 @@ def _is_missing(values: NDArray[Any]) -> NDArray[np.bool_]:
         return np.asarray(np.isnan(values))
     if values.dtype.kind != "O":
         return np.zeros(len(values), dtype=bool)
-    return np.array([value != "" and text_of(value) is None for value in values.tolist()], dtype=bool)
+    return np.array([not isinstance(value, str) and text_of(value) is None for value in values.tolist()], dtype=bool)
 
 
 def _labelled(table: pa.Table, codes: NDArray[Any], label: str, weights: Any) -> pa.Table:
