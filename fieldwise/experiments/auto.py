@@ -108,8 +108,9 @@ class AutoClassifier(BundleClassifier):
         self._keep(bundle.locate(Path(found["best"]["bundle"])))
         self.report_ = found
         facts["notes"] += entering.notes
-        if asked.schema is None:
-            self._note(facts, Schema.load(data / "schema.toml"), {plan.split.by})
+        # Who gives a schema, or a time, knows which columns are no fields.
+        known = {plan.split.by} if asked.schema is None else self._feature_names
+        self._note(facts, Schema.load(data / "schema.toml"), known)
 
     def _columns(self, named: str | int | Sequence[str | int] | None, table: pa.Table) -> list[str]:
         """The names of columns that were named, or numbered."""

@@ -55,17 +55,14 @@ class BundleClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._predictor = Predictor.load(folder, self.device)
 
     def _note(self, facts: Mapping[str, Any], schema: Schema, known: Collection[str] = ()) -> None:
-        """Keeps the notes of `prepare`, and warns of columns that it left out, but of those that the caller `known`."""
+        """Keeps the notes of `prepare`, and warns of columns that it left out, but not of those `known`."""
         self.notes_: list[str] = list(facts["notes"])
-        columns = getattr(self, "feature_names_in_", [f"c{n}" for n in range(self.n_features_in_)])
-        self.left_out_ = [
-            str(name) for name in columns if name not in {*schema.columns, *schema.history.columns_needed}
-        ]
+        used = {*schema.columns, *schema.history.columns_needed}
+        self.left_out_ = [name for name in self._feature_names if name not in used]
         if named := [name for name in self.left_out_ if name not in known]:
             why = [note for note in self.notes_ if any(f"'{name}'" in note for name in named)]
-            warnings.warn(
-                f"columns left out: {', '.join(named)}" + (f" ({'; '.join(why)})" if why else ""), stacklevel=3
-            )
+            reasons = f" ({'; '.join(why)})" if why else ""
+            warnings.warn(f"columns left out: {', '.join(named)}{reasons}", stacklevel=3)
 
     def _write(self, folder: Path) -> None:
         for name, content in self.bundle_.items():
@@ -93,17 +90,18 @@ class BundleClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _named(self, X: Any) -> pa.Table:
         """Rows to predict; the columns of an array have the names of the training rows."""
         table = _table(X)
-        expected = getattr(self, "n_features_in_", table.num_columns)
-        if _is_array(X) and table.num_columns != expected:
-            own = type(self).__name__
-            raise ArgumentError(
-                f"X has {table.num_columns} features, but {own} is expecting {expected} features as input"
-            )
-        return table.rename_columns(list(self.feature_names_in_)) if _is_array(X) and self._has_names else table
+        if not _is_array(X) or "n_features_in_" not in self.__dict__:
+            return table
+        if table.num_columns != self.n_features_in_:
+            expected = f"but {type(self).__name__} is expecting {self.n_features_in_} features as input"
+            raise ArgumentError(f"X has {table.num_columns} features, {expected}")
+        return table.rename_columns(self._feature_names)
 
     @property
-    def _has_names(self) -> bool:
-        return "feature_names_in_" in self.__dict__
+    def _feature_names(self) -> list[str]:
+        """The names of the columns that `fit` saw, c0, c1 ... in an array."""
+        names = self.__dict__.get("feature_names_in_", [f"c{number}" for number in range(self.n_features_in_)])
+        return [str(name) for name in names]
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The more probable class of each row."""
@@ -170,8 +168,7 @@ class Classifier(BundleClassifier):
             facts = prepare(sources, data, label, schema, weight="" if sample_weight is None else WEIGHT)
             self.report_ = train(config, data, run)
             self._keep(run / "bundle")
-            if schema is None:
-                self._note(facts, Schema.load(data / "schema.toml"))
+            self._note(facts, Schema.load(data / "schema.toml"), () if schema is None else table.column_names)
         return self
 
     def _codes(self, y: NDArray[Any]) -> NDArray[np.intp]:
