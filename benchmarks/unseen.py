@@ -10,8 +10,9 @@ early on a tenth of the training rows, the last ones where there is a time; text
 there is a time they run twice, reading it as a number and not at all. Each has an environment of its own in the user's
 cache folder, or `--peers`. Processor seconds are those of the whole processes, imports and reading included.
 
-Leaves OUT/results.jsonl, a line for each set and entrant, and prints a table. What is in OUT is kept: a killed call
-goes on, and `--name` runs ours once more beside what is there, such as before and after a change.
+Leaves OUT/results.jsonl, a line for each set and entrant, and OUT/table.md, a line for each set, and prints a table.
+What is in OUT is kept: a killed call goes on, and `--name` runs ours once more beside what is there, such as before and
+after a change.
 """
 
 from __future__ import annotations
@@ -228,7 +229,45 @@ def write_results(out: Path) -> list[dict[str, Any]]:
     work = out / ".results.jsonl"
     work.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     work.rename(out / "results.jsonl")
+    (out / "table.md").write_text(_table(lines), encoding="utf-8")
     return lines
+
+
+def _table(lines: list[dict[str, Any]]) -> str:
+    """A line for each set and each of ours: log loss of all, and the difference to the best of the peers. A peer that
+    ran twice is there with its better log loss."""
+    heads = [
+        "set",
+        "ours",
+        *PINS,
+        "to the best of them",
+        "AUC to its AUC",
+        "predicted / observed",
+        "CPU s",
+        "CatBoost's",
+    ]
+    shown = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for name in dict.fromkeys(line["set"] for line in lines):
+        own = [line for line in lines if line["set"] == name]
+        peers = {peer: min(_of(own, peer), key=lambda line: line["log_loss"]) for peer in PINS if _of(own, peer)}
+        for line in own:
+            if peers and not any(line in _of(own, peer) for peer in PINS):
+                shown.append(f"| {name} | {line['entrant']} {line['log_loss']:.4f} | {_beside(line, peers)} |")
+    return "\n".join(shown) + "\n"
+
+
+def _of(lines: list[dict[str, Any]], peer: str) -> list[dict[str, Any]]:
+    return [line for line in lines if line["entrant"] in (peer, f"{peer}-{NO_TIME}")]
+
+
+def _beside(line: dict[str, Any], peers: dict[str, dict[str, Any]]) -> str:
+    """The cells of a line after our log loss."""
+    best = min(peers.values(), key=lambda peer: peer["log_loss"])
+    gap = best["ours_less_this"][line["entrant"]]
+    cells = [f"{peers[peer]['log_loss']:.4f}" if peer in peers else "" for peer in PINS]
+    cells += [f"{gap[key]:+.4f} ± {gap[f'{key}_se']:.4f}" for key in ("log_loss", "auc")]
+    spent = f"{peers['catboost']['processor_s']:.0f}" if "catboost" in peers else ""
+    return " | ".join([*cells, f"{line['predicted_observed']:.3f}", f"{line['processor_s']:.0f}", spent])
 
 
 def _lines(folder: Path) -> list[dict[str, Any]]:

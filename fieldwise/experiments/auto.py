@@ -119,6 +119,10 @@ class AutoClassifier(BundleClassifier):
         names = [named] if isinstance(named, (str, int, np.integer)) else list(named)
         return [name if isinstance(name, str) else table.column_names[name] for name in names]
 
+    @property
+    def _predicts_on(self) -> str:
+        return "cpu" if self.device == "auto" else self.device  # as `fieldwise predict` does
+
     @classmethod
     def load(cls, path: str | Path, device: str = "auto") -> AutoClassifier:
         """An estimator from a run or a bundle folder; its classes are 0 and 1."""

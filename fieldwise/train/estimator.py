@@ -52,7 +52,11 @@ class BundleClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Keeps the files of the bundle in memory, so that copies and pickles of the estimator carry them."""
         names = [path for path in folder.rglob("*") if path.is_file()]
         self.bundle_ = {path.relative_to(folder).as_posix(): path.read_bytes() for path in names}
-        self._predictor = Predictor.load(folder, self.device)
+        self._predictor = Predictor.load(folder, self._predicts_on)
+
+    @property
+    def _predicts_on(self) -> str:
+        return self.device
 
     def _note(self, facts: Mapping[str, Any], schema: Schema, known: Collection[str] = ()) -> None:
         """Keeps the notes of `prepare`, and warns of columns that it left out, but not of those `known`."""
@@ -76,7 +80,7 @@ class BundleClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if "_predictor" not in self.__dict__:
             with tempfile.TemporaryDirectory() as folder:
                 self._write(Path(folder))
-                self._predictor = Predictor.load(folder, self.device)
+                self._predictor = Predictor.load(folder, self._predicts_on)
         return self._predictor
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
