@@ -218,14 +218,15 @@ def compare(
     Example: `fieldwise compare data --models lr,fm,deepfm,pin --seeds 3 --out comparison`
     """
     from fieldwise.experiments import compare as room
+    from fieldwise.experiments.lineup import lineup
     from fieldwise.reporting import result_tables
 
-    lineup = room.lineup(data, models, blend, seeds)
-    for text in lineup.notes:
+    asked = lineup(data, models, blend, seeds)
+    for text in asked.notes:
         note(text)
     with ComparisonBar(json) as bar:
-        settings = (lineup.seeds, recipes, device, jobs, bar, lineup.members, refit)
-        found = room.compare(lineup.entrants, data, folder, *settings)
+        settings = (recipes, device, jobs, bar, asked.members, refit)
+        found = room.compare(asked.entrants, data, folder, asked.seeds, *settings)
     if json:
         print_json(found)
         return

@@ -17,7 +17,8 @@ from fieldwise.bundle import bundle
 from fieldwise.config.errors import ArgumentError, BundleError, ConfigError, DataError
 from fieldwise.data.recipes.asked import Asked, prepare_asked
 from fieldwise.data.schema import Schema
-from fieldwise.experiments.compare import compare, lineup
+from fieldwise.experiments.compare import compare
+from fieldwise.experiments.lineup import lineup
 from fieldwise.reporting.console import ComparisonBar
 from fieldwise.train.estimator import WEIGHT, BundleClassifier, read_schema
 

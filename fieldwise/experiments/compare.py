@@ -6,7 +6,6 @@ import csv
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from statistics import fmean, stdev
@@ -21,7 +20,7 @@ from fieldwise.data.dataset import Dataset
 from fieldwise.data.encode.on_demand import made
 from fieldwise.evaluation import significance
 from fieldwise.experiments import SEEDS
-from fieldwise.experiments.entrants import Entrant, again, entrants, keep_again, keep_best, model_of
+from fieldwise.experiments.entrants import Entrant, again, keep_again, keep_best, model_of
 from fieldwise.experiments.jobs import Job, run_all
 from fieldwise.reporting import plots, result_tables
 from fieldwise.reporting.pages import figure, write_page
@@ -44,25 +43,6 @@ WORDS = MEANINGS | {
     "seconds": "how long a run trained, without evaluation.",
     "verdict": "Wilcoxon's signed-rank test of the log loss on blocks of rows, against the best baseline.",
 }
-
-
-@dataclass(frozen=True)
-class Lineup:
-    """Who is compared, who of them is blended, and notes on who is left out."""
-
-    entrants: Sequence[Entrant]
-    members: Sequence[str]
-    notes: Sequence[str]
-    seeds: int
-
-
-def lineup(data: Path, models: str = "", blend: str = "", seeds: int | None = None) -> Lineup:
-    """The models that were named and the blend of those named for it; by default the usual ones and the blend of all,
-    and none of models that were named."""
-    found, notes = entrants(models, data)
-    blended = blend or ("none" if models else "all")
-    members = members_named("" if blended == "none" else blended, [entrant.name for entrant in found])
-    return Lineup(found, members, notes, SEEDS if seeds is None else seeds)
 
 
 def members_named(text: str, models: Sequence[str]) -> list[str]:
