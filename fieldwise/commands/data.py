@@ -132,7 +132,8 @@ def prepare(
 
     Example: `fieldwise prepare log.csv --label click --out data`
     """
-    from fieldwise.data.recipes.asked import Asked, prepare_asked
+    from fieldwise.data.recipes.asked import Asked
+    from fieldwise.data.recipes.prepared import prepare_asked
     from fieldwise.data.schema import Schema, history_settings
 
     if history_set and history in ("", "none"):

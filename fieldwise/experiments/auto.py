@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 
 from fieldwise.bundle import bundle
 from fieldwise.config.errors import ArgumentError, BundleError, ConfigError, DataError
-from fieldwise.data.recipes.asked import Asked, prepare_asked
+from fieldwise.data.recipes.asked import Asked
+from fieldwise.data.recipes.prepared import prepare_asked
 from fieldwise.data.schema import Schema
 from fieldwise.experiments.compare import compare
 from fieldwise.experiments.lineup import lineup

@@ -7,17 +7,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from fieldwise.config.errors import ConfigError, DataError, OddCell, unknown
+from fieldwise.config.errors import ConfigError, DataError, unknown
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.plan import Inputs, Plan
-from fieldwise.data.encode.prepare import carry_out
 from fieldwise.data.encode.split import Rows, Split
-from fieldwise.data.encode.staged import Progress, quiet
 from fieldwise.data.encode.usable import usable
 from fieldwise.data.read import formats
 from fieldwise.data.read.bad_rows import BadRows
@@ -167,21 +164,6 @@ def plan_of(asked: Asked) -> tuple[Plan, Files]:
         keep_rows=asked.keep_rows,
     )
     return plan, files
-
-
-def prepare_asked(
-    asked: Asked, out: Path, force: bool = False, progress: Progress = quiet
-) -> tuple[dict[str, Any], Plan]:
-    """Prepares what was asked for into the folder `out`; returns its facts, notes on the files among them, and the
-    plan."""
-    plan, files = plan_of(asked)
-    try:
-        facts = carry_out(plan, out, force, progress)
-    except OddCell as odd:
-        raise odd.at(files.locate(odd.column, odd.text)) from None
-    facts["notes"] += files.notes()
-    facts["skipped_rows"] = files.bad.facts()
-    return facts, plan
 
 
 def _reader(
