@@ -14,10 +14,8 @@ from __future__ import annotations
 import argparse
 import os
 import subprocess
-import sysconfig
 import tempfile
 import time
-import venv
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,6 +25,7 @@ import fieldwise  # noqa: F401  before torch: it sets how long torch's threads s
 
 import numpy as np
 import torch
+from environments import environment
 
 from fieldwise.data.batches import Batch
 from fieldwise.data.dataset import Part
@@ -54,7 +53,7 @@ Learn = Callable[[int, int], Times]
 
 def main() -> None:
     arguments = parse()
-    python = environment()
+    python = environment("peers", PINS, NEEDED, alone=False)
     layout = bench.layout_of(int(float(arguments.vocab)))
     part = bench.drawn_rows(layout, arguments.rows + WARM_UP * BATCH, seed=0)
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {layout.rows:,} categories")
@@ -76,26 +75,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--models", default=",".join(PEERS))
     parser.add_argument("--trees", action="store_true")
     return parser.parse_args()
-
-
-def environment() -> str:
-    """The python of an environment with the peers; it also sees the packages of this one, torch above all."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "fieldwise" / "peers"
-    python = cache / "bin" / "python"
-    ready = cache / "-".join(["ready", *(pin.partition("==")[2] for pin in PINS)])
-    if not ready.exists():
-        venv.create(cache, with_pip=True, clear=True)
-        for package in (*PINS, *NEEDED):
-            done = subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", package], check=False)
-            if done.returncode:
-                print(f"{package} cannot be had here")
-        where = subprocess.run(
-            [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-            capture_output=True, text=True, check=True,
-        ).stdout.strip()  # fmt: skip
-        Path(where, "host.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
-        ready.touch()
-    return str(python)
 
 
 class Peer:

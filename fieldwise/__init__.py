@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fieldwise.config.settings import Config, load_config
     from fieldwise.data.schema import Field, Schema
     from fieldwise.data.world import World
+    from fieldwise.experiments.auto import AutoClassifier
     from fieldwise.train.estimator import Classifier
 
 __version__ = "0.1.0"
@@ -24,6 +25,7 @@ __version__ = "0.1.0"
 os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 _HOMES = {
+    "AutoClassifier": "fieldwise.experiments.auto",
     "Classifier": "fieldwise.train.estimator",
     "Config": "fieldwise.config.settings",
     "Field": "fieldwise.data.schema",
@@ -34,7 +36,17 @@ _HOMES = {
     "load_config": "fieldwise.config.settings",
 }
 
-__all__ = ["Classifier", "Config", "Field", "FieldwiseError", "Predictor", "Schema", "World", "load_config"]
+__all__ = [
+    "AutoClassifier",
+    "Classifier",
+    "Config",
+    "Field",
+    "FieldwiseError",
+    "Predictor",
+    "Schema",
+    "World",
+    "load_config",
+]
 
 
 def __getattr__(name: str) -> Any:

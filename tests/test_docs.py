@@ -13,7 +13,6 @@ from fieldwise.data.schema import Schema
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)
 
 
 def commands_of(page):
@@ -60,12 +59,13 @@ def test_every_command_of_the_docs(page, tmp_path, monkeypatch, capsys):
     assert run_all(PAGES[page], capsys) >= 1
 
 
-def test_every_program_of_the_readme(tmp_path, monkeypatch):
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+def test_every_program_of_a_page(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    programs = [text for kind, text in BLOCKS if kind == "python"]
+    programs = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
     assert programs
     for text in programs:
-        exec(compile(text, "README.md", "exec"), {})
+        exec(compile(text, page, "exec"), {})
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)

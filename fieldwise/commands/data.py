@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fieldwise.commands.app import Force, Json, Separator, app, listed
-from fieldwise.config.errors import ConfigError, OddCell
+from fieldwise.config.errors import ConfigError
 from fieldwise.reporting.console import counting, err, print_json, print_proposals, print_recipe, print_recipes, say
 
 if TYPE_CHECKING:
@@ -138,9 +138,9 @@ def prepare(
 
     Example: `fieldwise prepare log.csv --label click --out data`
     """
-    from fieldwise.data.encode.prepare import carry_out
     from fieldwise.data.read.delimited import separated
-    from fieldwise.data.recipes.asked import Asked, plan_of
+    from fieldwise.data.recipes.asked import Asked
+    from fieldwise.data.recipes.prepared import prepare_asked
     from fieldwise.data.schema import Schema, history_settings
 
     if history_set and history in ("", "none"):
@@ -175,13 +175,7 @@ def prepare(
         any_order=not any(item.partition("=")[0] in ("time", "folds", "group") for item in history_set or ()),
     )
     with separated(separator), counting("preparing", json) as progress:
-        plan, read = plan_of(asked)
-        try:
-            facts = carry_out(plan, folder, force, progress)
-        except OddCell as odd:
-            raise odd.at(read.locate(odd.column, odd.text)) from None
-        facts["notes"] += read.notes()
-    facts["skipped_rows"] = read.bad.facts()
+        facts, plan = prepare_asked(asked, folder, force, progress)
     if json:
         print_json(facts)
     else:

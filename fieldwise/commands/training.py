@@ -28,9 +28,6 @@ from fieldwise.reporting.console import (
     warn,
 )
 
-# Runs of each model that is named.
-SEEDS = 3
-
 
 @app.command()
 def demo(
@@ -226,18 +223,15 @@ def compare(
     Example: `fieldwise compare data --models lr,fm,deepfm,pin --seeds 3 --out comparison`
     """
     from fieldwise.experiments import compare as room
-    from fieldwise.experiments import entrants as lineup
+    from fieldwise.experiments.lineup import lineup
     from fieldwise.reporting import result_tables
 
-    entrants, notes = lineup.entrants(models, data)
-    names = [entrant.name for entrant in entrants]
-    blended = blend or ("none" if models else "all")
-    members = room.members_named("" if blended == "none" else blended, names)
-    runs = SEEDS if seeds is None and models else seeds
-    for text in notes:
+    asked = lineup(data, models, blend, seeds)
+    for text in asked.notes:
         note(text)
     with ComparisonBar(json) as bar:
-        found = room.compare(entrants, data, folder, runs, recipes, device, jobs, bar, members, refit, _seconds(limit))
+        settings = (recipes, device, jobs, bar, asked.members, refit, _seconds(limit))
+        found = room.compare(asked.entrants, data, folder, asked.seeds, *settings)
     if json:
         print_json(found)
         return

@@ -25,6 +25,10 @@ class DataError(FieldwiseError):
     """A file or a table does not match its schema."""
 
 
+class ArgumentError(DataError, ValueError):
+    """Rows or labels that a Python program passed are no such; a ValueError too, as scikit-learn expects."""
+
+
 class OddCell(DataError):
     """A cell of `column` has a `text` that the column may not have; `place` says where, as far as known."""
 

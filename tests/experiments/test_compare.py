@@ -373,8 +373,8 @@ def test_members_that_weigh_nothing_are_not_trained_again(data_to_refit, tmp_pat
 def test_a_run_that_fails_in_the_end_leaves_the_best_as_it_was(data_to_refit, recipes, tmp_path, capsys, monkeypatch):
     whole = compare.run_all
 
-    def once(jobs, workers, watch):
-        return whole(jobs, workers, watch) if "refit" not in jobs[0].out.parts else {"lr": "the disk is full"}
+    def once(jobs, *more):
+        return whole(jobs, *more) if "refit" not in jobs[0].out.parts else {"lr": "the disk is full"}
 
     monkeypatch.setattr(compare, "run_all", once)
     out = tmp_path / "out"
