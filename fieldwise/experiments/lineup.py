@@ -22,8 +22,8 @@ class Lineup:
 
 
 def lineup(data: Path, models: str = "", blend: str = "", seeds: int | None = None) -> Lineup:
-    """The models that were named, and the blend of those named for it; without names the usual models, which race unless
-    there is a number of seeds, and the blend of all; but no blend of models that were named."""
+    """The models that were named, and the blend of those named for it; without names the usual models, which race
+    unless there is a number of seeds, and the blend of all; but no blend of models that were named."""
     found, notes = entrants(models, data)
     blended = blend or ("none" if models else "all")
     members = members_named("" if blended == "none" else blended, [entrant.name for entrant in found])
