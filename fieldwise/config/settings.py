@@ -71,6 +71,7 @@ class TrainSettings:
     graph: bool = True
     compile: bool = True
     shuffle_rows: int = 4_000_000
+    hide: bool = True
     evaluations: int = 2
     checkpoint_minutes: float = 5.0
     checkpoints: int = 1

@@ -125,10 +125,10 @@ class Dataset:
     hide: dict[str, float] = field(default_factory=dict)
     levels: tuple[Level, ...] = ()
 
-    def training(self, seed: int) -> Part:
+    def training(self, seed: int, hide: bool = True) -> Part:
         """The training rows for a model to learn from: some values are hidden, drawn by the seed."""
         part = self.parts["train"]
-        if not self.hide:
+        if not (hide and self.hide):
             return part
         blanks = [blank(name, self.names, self.layout, self.schema.history) for name in self.hide]
         return replace(part, hiding=Hiding(blanks, list(self.hide.values()), seed, part.labels))

@@ -139,7 +139,8 @@ def _fitting_runs(data: Iterable[Path], device: torch.device) -> int:
 
 
 def _job(case: Case, folder: Path, device: str, weights: bool) -> Job:
-    settings = {"device": device, **case.settings, "seed": case.seed}
+    # The paper's models learn from the rows as they are.
+    settings = {"device": device, "train.hide": False, **case.settings, "seed": case.seed}
     if case.start:
         settings["train.init_from"] = str(_run_folder(folder, case.start, case.seed))
     group, name, place = (

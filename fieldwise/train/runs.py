@@ -57,7 +57,7 @@ class Run(ABC):
 
     def __init__(self, config: Config, dataset: Dataset, out: Path, resume: bool) -> None:
         self.dataset, self.out = dataset, out
-        self.part, self.valid = dataset.training(config.seed), dataset.parts["valid"]
+        self.part, self.valid = dataset.training(config.seed, config.train.hide), dataset.parts["valid"]
         self.config, self.settings = config, config.train
         # Held-out parts keep all negatives; the logits of a model trained on a share r of them are ln r too high there.
         self.offset = math.log(dataset.negatives_kept)
