@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fieldwise.config import files
 from fieldwise.config.errors import FieldwiseError
 from fieldwise.config.files import HOLDER, Hold, held_folder, whole_file, whole_folder
 
@@ -168,3 +169,24 @@ def test_a_held_folder_is_made_and_left_only_with_something_in_it(tmp_path: Path
                 (folder / "a").write_text("1")
     assert names(tmp_path) == ["full"]
     assert names(tmp_path / "full") == ["a"]
+
+
+def test_a_linked_file_is_the_same_file_or_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "one").write_text("rows")
+    files.linked(tmp_path / "one", tmp_path / "two")
+    assert (tmp_path / "two").samefile(tmp_path / "one")
+
+    def refuse(*_: object) -> None:
+        raise OSError("no second names here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    files.linked(tmp_path / "one", tmp_path / "three")
+    assert not (tmp_path / "three").samefile(tmp_path / "one")
+    assert (tmp_path / "three").read_text() == "rows"
+
+
+def test_a_dropped_folder_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "folder" / "inner").mkdir(parents=True)
+    for _ in range(2):
+        files.drop_folder(tmp_path / "folder")
+        assert not list(tmp_path.iterdir())
