@@ -149,7 +149,7 @@ def test_l2_terms_are_what_they_say(data, tmp_path):
     torch.manual_seed(0)
     plain = weights("plain")
     key = "embedding.tables.0.weight"
-    part = Dataset.open(data).parts["train"]
+    part = Dataset.open(data).training(seed=0)
     start = None
     for kind, reduction, scale in (("l2_full", "mean", None), ("l2", "mean", part.rows), ("l2", "sum", 1)):
         found = weights(f"{kind}-{reduction}", **{f"train__{kind}": 0.5, "train__l2_reduction": reduction})
@@ -158,7 +158,7 @@ def test_l2_terms_are_what_they_say(data, tmp_path):
             start = change / (0.1 * 0.5)  # lr * lambda * w
             continue
         offsets = np.array(Dataset.open(data).layout.column_offsets)
-        counts = member_weights(part.ids, offsets, Dataset.open(data).layout, start)
+        counts = member_weights(part.shown(np.arange(part.rows)), offsets, Dataset.open(data).layout, start)
         torch.testing.assert_close(change, 0.1 * 0.5 / scale * counts, rtol=2e-3, atol=2e-6)
 
 
