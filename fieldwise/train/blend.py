@@ -164,7 +164,10 @@ class Blending(Run):
         if not self.ahead or not self.model.weights.any():
             return 0.0
         both = zip(self.members, self.datasets, strict=True)
-        own = [own_bias(partial(score, member.model), rows.parts["train"]) for member, rows in both]
+        own = [
+            own_bias(partial(score, member.model, columns=member.layout.columns), rows.parts["train"])
+            for member, rows in both
+        ]
         return float(np.average(own, weights=self.model.weights))
 
     @cached_property
