@@ -337,7 +337,7 @@ def base_rate(part: Part, negatives_kept: float) -> calibration.BaseRate | None:
     negative = float(weights.sum() - positive) / negatives_kept
     if not positive or not negative:
         return None
-    return calibration.BaseRate(positive / (positive + negative), float(np.count_nonzero(part.labels)))
+    return calibration.BaseRate(positive / (positive + negative), float(np.count_nonzero(part.labels * (weights > 0))))
 
 
 def own_bias(score: Callable[[NDArray[np.int32]], NDArray[Any]], part: Part) -> float:

@@ -350,7 +350,7 @@ def test_ctrl_c_prints_the_best_so_far(trained, tmp_path, fake, capsys):
 def test_little_data(tmp_path):
     """Twelve training rows, one evaluation: whatever comes, it is no crash."""
     log = World("demo").log(20).table
-    prepare({"train": lambda: iter([log])}, tmp_path / "data", "click", split=Split((0.6, 0.4, 0.0)))
+    prepare({"train": lambda: iter([log])}, tmp_path / "data", "click", split=Split((0.6, 0.4, 0.0), seed=1))
     base = {"model.name": "pin", "model.hidden": (4,), "model.subnet": (3, 2), "model.dim": 2, "train.epochs": 1}
     found = tune(load_config(base=base), tmp_path / "data", tmp_path / "study", 4, held=[*base, "train.batch_size"])
     assert sum(found["trials"].values()) == 4

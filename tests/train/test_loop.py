@@ -119,8 +119,9 @@ def test_rows_of_weight_zero_do_not_count(tmp_path):
     found = train(config, tmp_path / "data", tmp_path / "run")
     part = Dataset.open(tmp_path / "data").parts["valid"]
     assert found["valid"]["positive_rate"] == pytest.approx(part.labels[part.weights > 0].mean())
-    assert found["valid"]["calibration"] == pytest.approx(1.0, abs=0.01)
-    assert np.average(part.labels) > found["valid"]["positive_rate"]
+    # Few rows of weight leave some of the level to the training rows; the others would nearly double it.
+    assert found["valid"]["calibration"] == pytest.approx(1.0, abs=0.25)
+    assert np.average(part.labels) > 1.5 * found["valid"]["positive_rate"]
 
 
 def test_nan_stops_with_the_step(data, tmp_path):
