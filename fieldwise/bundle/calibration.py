@@ -238,18 +238,24 @@ def _variances(logits: Floats) -> Floats:
     return np.asarray(p * (1 - p))
 
 
-def stack(labels: NDArray[Any], logits: NDArray[Any], weights: NDArray[Any] | None = None) -> tuple[Floats, float]:
+# How far the sum of a blend's weights lies from 1: members that err apart are too cautious together.
+SUM_SD = 0.2
+
+
+def stack(
+    labels: NDArray[Any], logits: NDArray[Any], weights: NDArray[Any] | None = None, sum_sd: float = SUM_SD
+) -> tuple[Floats, float]:
     """Weights (K,) of 0 or more and a shift for the logits (K, n) of several models, of least log loss on these rows.
 
     A ridge penalty pulls the weights towards the average 1 / K, as a prior with that standard deviation would, and
-    their sum towards 1; if one class is missing they are the average.
+    their sum towards 1, from which it lies about `sum_sd` away; if one class is missing they are the average.
     """
     x, y = np.asarray(logits, dtype=np.float64), np.asarray(labels, dtype=np.float64)
     w = np.ones(len(y)) if weights is None else np.asarray(weights, dtype=np.float64)
     plain = np.full(len(x), 1 / len(x))
     if not (w * y).sum() or not (w * (1 - y)).sum():
         return plain, 0.0
-    return _newton(x, y, w, plain, ridge=float(len(x)) ** 2, ridge_sum=1 / SUM_SD**2)
+    return _newton(x, y, w, plain, ridge=float(len(x)) ** 2, ridge_sum=1 / sum_sd**2)
 
 
 def own_level(labels: NDArray[Any], logits: NDArray[Any], weights: NDArray[Any] | None = None) -> float:
@@ -269,8 +275,6 @@ def level_shift(logits: NDArray[Any], members: Floats, weights: NDArray[Any] | N
     return _shift(members @ x, members @ sigmoid(x) / members.sum(), w) if members.any() else 0.0
 
 
-# How far the sum of a blend's weights lies from 1: members that err apart are too cautious together.
-SUM_SD = 0.2
 # The penalty on a slope away from 1, worth this many rows: a few separable rows must not make it infinite.
 RIDGE_ROWS = 1.0
 

@@ -66,14 +66,15 @@ class Rivals:
 def gain(valid: Part, blend: Floats, logits: NDArray[np.floating[Any]]) -> float:
     """Twice the log likelihood that a blend (n,) wins with one more member (n,); below NOISE it is chance."""
     both = np.stack([blend, np.asarray(logits, dtype=np.float64)])
-    weights, shift = calibration.stack(valid.labels, both, valid.weights)
+    # A blend may be too cautious: what a member adds is not that it makes it bolder.
+    weights, shift = calibration.stack(valid.labels, both, valid.weights, sum_sd=math.inf)
     return 2 * valid.rows * (loss_of(valid, blend) - loss_of(valid, weights @ both + shift))
 
 
 def blended(valid: Part, logits: Sequence[NDArray[np.floating[Any]]]) -> Floats:
     """The logits (n,) of the blend of several models' (n,)."""
     stacked = np.stack(logits).astype(np.float64)
-    weights, shift = calibration.stack(valid.labels, stacked, valid.weights)
+    weights, shift = calibration.stack(valid.labels, stacked, valid.weights, sum_sd=math.inf)
     return np.asarray(weights @ stacked + shift)
 
 

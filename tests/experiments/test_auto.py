@@ -186,6 +186,7 @@ FEW_ROWS = (
     "check_fit2d_1feature",
     "check_dict_unchanged",
     "check_fit2d_predict1d",
+    "check_estimators_overwrite_params",
 )
 
 
