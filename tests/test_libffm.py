@@ -67,7 +67,7 @@ def literal_epoch(w: Weights, accumulated: Weights, data: Dataset, batch_size: i
     losses, fields = [], data.layout.fields
     pairs = [(i, j) for i in range(fields) for j in range(i + 1, fields)]
     scale = 1 / fields  # 1 / |x|^2: each row has a one in each field
-    for batch in batches(data.training(seed=0), batch_size, seed=0, epoch=epoch):
+    for batch in batches(data.parts["train"], batch_size, seed=0, epoch=epoch):
         gradients: Weights = {}
         for ids, label in zip(batch.ids, batch.labels, strict=True):
             keys = [((i, int(ids[i]), j), (j, int(ids[j]), i)) for i, j in pairs]

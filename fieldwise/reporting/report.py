@@ -322,8 +322,9 @@ def _measured(run: Run) -> dict[str, Any] | None:
     opened = bundle.load(run.path)
     if opened.own_encoder.layout.fields < 2 or not opened.encoded(rows):
         return None
-    encoder = opened.own_encoder
-    return strength_of_pairs(opened.logits, Dataset.open(rows).parts["valid"].ids, encoder.layout, encoder.names)
+    valid = Dataset.open(rows).with_ranks.parts["valid"]
+    ids = np.asarray(valid.ids)[:, : opened.layout.columns]
+    return strength_of_pairs(opened.logits, ids, opened.layout, opened.own_encoder.names)
 
 
 def _strongest(fields: Sequence[str], matrix: NDArray[np.float64], count: int = 3) -> str:

@@ -25,7 +25,7 @@ from fieldwise import cli
 moment, arguments = sys.argv[1], sys.argv[2:]
 PLACES = {
     "loading": ("importlib", "import_module", 3),
-    "reading": ("fieldwise.data.read.line_blocks", "_parsed", 2),
+    "reading": ("fieldwise.data.read.line_blocks", "_parsed", 6),
     "staging": ("fieldwise.data.encode.stage", "write_staged", 9),
     "history": ("fieldwise.data.encode.timeline", "fold_counts", 2),
     "encoding": ("fieldwise.data.dataset", "ArrayFile.append", 9),

@@ -136,6 +136,7 @@ def planted(rows: int = 9000) -> pa.Table:
 def test_the_lowest_third_of_the_pairs_costs_little_and_the_highest_much(name: str, tmp_path: Path):
     sources.codes(planted)(tmp_path / "data")
     settings = {"model.name": name, "model.dim": 6, "train.epochs": 6, "train.lr": 0.01, "train.batch_size": 200}
+    settings |= {"train.hide": False}
     settings |= {"model.hidden": [16], "model.subnet": [6, 2]} if name == "pin" else {}
     train(load_config(base={**settings, "device": "cpu"}), tmp_path / "data", tmp_path / "run")
     found = pair_report.explain(Predictor.load(tmp_path / "run"), tmp_path / "data", strength_rows=128)

@@ -45,13 +45,31 @@ def find_giveaways(train: Path, codes: Sequence[Code]) -> list[Giveaway]:
     positive = np.asarray(labels[:FIRST_ROWS]) > 0
     if min(positive.sum(), (~positive).sum()) < LEAST:
         return []
-    rows = np.asarray(ids[:FIRST_ROWS])
+    rows, ranks = np.asarray(ids[:FIRST_ROWS]), _ranks(train, codes)
     found: dict[str, float] = {}
     for code, place in zip(codes, id_columns(codes), strict=True):
         if code.width == 1 or code.field.ordered:
             area = _alone(rows[:, place.start], positive, code.size)
+            if code.field.name in ranks:
+                area = max(area, _in_order(ranks[code.field.name], positive))
             found[code.field.column] = max(area, found.get(code.field.column, 0.0))
     return [Giveaway(column, area) for column, area in found.items() if area > TELLING]
+
+
+def _ranks(train: Path, codes: Sequence[Code]) -> dict[str, NDArray[np.int64]]:
+    """The ranks of the first rows, by field; a bucket may have rows on both sides of where the label changes."""
+    named = [code.field.name for code in codes if code.ranks]
+    if not named:
+        return {}
+    ranks = np.load(train / "ranks.npy", mmap_mode="r", allow_pickle=False)[:FIRST_ROWS]
+    return {name: np.asarray(ranks[:, place], dtype=np.int64) for place, name in enumerate(named)}
+
+
+def _in_order(ranks: NDArray[np.int64], positive: NDArray[np.bool_]) -> float:
+    """The AUC of ranks themselves, whichever way they tell."""
+    negative, positives = (np.bincount(ranks[own], minlength=int(ranks.max()) + 1) for own in (~positive, positive))
+    area = float(positives @ (np.cumsum(negative) - negative / 2) / (positives.sum() * negative.sum()))
+    return max(area, 1 - area)
 
 
 def _alone(ids: NDArray[np.int32], positive: NDArray[np.bool_], size: int) -> float:
