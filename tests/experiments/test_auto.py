@@ -1,6 +1,7 @@
 """AutoClassifier is `prepare`, `compare` and `predict`: the same numbers, behind scikit-learn's face."""
 
 import pickle
+import traceback
 
 import numpy as np
 import pandas as pd
@@ -164,41 +165,26 @@ def test_mistakes_name_x_and_not_a_file(log):
     assert "rows.parquet" not in str(error.value)
 
 
-# Ten rows leave nothing to validate by; a time of rows and a random split know no weights.
-NOT_OURS = {
-    "check_sample_weight_equivalence_on_dense_data": "rows are held out at random, whatever they weigh",
-}
-FEW_ROWS = (
-    "check_fit_score_takes_y",
-    "check_dont_overwrite_parameters",
-    "check_n_features_in_after_fitting",
-    "check_estimators_dtypes",
-    "check_sample_weights_pandas_series",
-    "check_sample_weights_not_an_array",
-    "check_sample_weights_list",
-    "check_sample_weights_shape",
-    "check_sample_weights_not_overwritten",
-    "check_f_contiguous_array_estimator",
-    "check_classifier_data_not_an_array",
-    "check_supervised_y_2d",
-    "check_methods_sample_order_invariance",
-    "check_methods_subset_invariance",
-    "check_fit2d_1feature",
-    "check_dict_unchanged",
-    "check_fit2d_predict1d",
-    "check_estimators_overwrite_params",
-)
+# Rows are held out at random, whatever they weigh; those of some checks are too few to hold out some of both classes.
+NOT_OURS = {"check_sample_weight_equivalence_on_dense_data": "rows are held out at random"}
+TOO_FEW = ("must be of both classes", "needs a validation part", "needs at least")
 
 
 @pytest.mark.parametrize(
-    ("model", "few"),
-    [(Classifier("lr", {"train.epochs": 3}), ()), (AutoClassifier("lr", seeds=1, refit=False), FEW_ROWS)],
+    ("model", "least"),
+    [(Classifier("lr", {"train.epochs": 3}), 45), (AutoClassifier("lr", seeds=1, refit=False), 30)],
     ids=["Classifier", "AutoClassifier"],
 )
 @pytest.mark.filterwarnings("ignore")
-def test_scikit_learns_own_checks(model, few):
-    allowed = NOT_OURS | dict.fromkeys(few, "its rows are too few to hold some out")
-    found = check_estimator(model, expected_failed_checks=allowed, on_skip=None, on_fail=None)
-    failed = {one["check_name"]: one["exception"] for one in found if one["status"] == "failed"}
-    assert not failed
-    assert sum(one["status"] == "passed" for one in found) > 30
+def test_scikit_learns_own_checks(model, least):
+    found = check_estimator(model, expected_failed_checks=NOT_OURS, on_skip=None, on_fail=None)
+    # A check may raise an error of its own upon ours.
+    failed = {
+        one["check_name"]: "".join(traceback.format_exception(one["exception"]))
+        for one in found
+        if one["status"] == "failed"
+    }
+    few = {name for name, error in failed.items() if any(words in error for words in TOO_FEW)}
+    assert {name: error for name, error in failed.items() if name not in few} == {}
+    assert not few or isinstance(model, AutoClassifier)
+    assert sum(one["status"] == "passed" for one in found) >= least
