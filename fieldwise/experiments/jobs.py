@@ -34,7 +34,8 @@ class Job:
     """One run: a recipe (or the defaults), settings that override it, and its folder.
 
     Runs of a `group`, such as a model's seeds, take about the same time; if one fails, the rest is skipped. `unneeded`
-    folders of the run, such as its weights, are removed once it is done.
+    folders of the run are removed once it is done: of many runs one is predicted with, and the optimiser's state of all
+    others is several times as large as their weights.
     """
 
     group: str
@@ -43,7 +44,7 @@ class Job:
     out: Path
     recipe: Path | None = None
     settings: dict[str, Any] = field(default_factory=dict)
-    unneeded: tuple[str, ...] = ()
+    unneeded: tuple[str, ...] = ("checkpoint",)
     race: Race = field(default_factory=Race)
 
     @property
@@ -61,8 +62,6 @@ class Job:
             config = load_config(self.recipe, base=self.settings)
             # A page measures the pairs of fields where it shows them.
             train(config, self.data, self.out, resume=True, progress=progress, pairs=False, race=self.race)
-            # The best of many is a bundle to predict with: the optimiser's state is several times as large.
-            shutil.rmtree(self.out / "checkpoint", ignore_errors=True)
         except FieldwiseError as error:
             return str(error)
         except Exception as error:
