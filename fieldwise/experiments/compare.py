@@ -136,7 +136,11 @@ def _compare(
     blends = _blends({name: kept[name] for name in members if name in blended and name in kept}, seeds)
     if blends:
         kept[blending.NAME] = [_blended(runs, folders, out, seed) for seed, runs in enumerate(blends)]
-    result = write_comparison(kept, data, out, recipes) | {"best": keep_best(kept, folders, out)} if kept else {}
+    result = (
+        write_comparison(kept, data, out, recipes, seeds is None) | {"best": keep_best(kept, folders, out)}
+        if kept
+        else {}
+    )
     result |= {"skipped": [entrant.name for entrant in entrants if entrant.name not in {*kept, *failures}]}
     more = []
     if kept and refit and budget.allows([job for job in jobs if is_part(job, result["best"], out)]):
@@ -190,7 +194,7 @@ def _blended(runs: Sequence[Path], folders: Sequence[Path], out: Path, seed: int
 
 
 def write_comparison(
-    kept: Mapping[str, Sequence[Job]], data: Path, out: Path, recipes: Path | None = None
+    kept: Mapping[str, Sequence[Job]], data: Path, out: Path, recipes: Path | None = None, raced: bool = False
 ) -> dict[str, Any]:
     """Writes table.md, table.csv and index.html of finished runs, and returns what is in them."""
     runs = {model: [Run.read(job.out) for job in jobs] for model, jobs in kept.items()}
@@ -205,6 +209,7 @@ def write_comparison(
         "data": str(data),
         "recipes": str(recipes) if recipes else None,
         "seeds": max(map(len, runs.values())),
+        "raced": raced,
         "part": first.part,
         "rows": first.metrics["rows"],
         "positive_rate": first.metrics["positive_rate"],
@@ -272,13 +277,20 @@ def _verdict(model: str, tested: Mapping[str, Any]) -> dict[str, Any]:
 def _summary(result: Mapping[str, Any]) -> list[str]:
     """What was compared and how to read it, in sentences."""
     rows, kind = result["models"], {"test": "test", "valid": "validation"}[result["part"]]
+    seeds = f"Mean ± standard deviation over {result['seeds']} seeds" if result["seeds"] > 1 else "One seed"
+    if result["raced"] and result["seeds"] > 1:
+        seeds = f"Mean ± standard deviation over {result['seeds']} seeds of the chosen trees, one seed of the others,"
     said = [
-        f"Mean ± standard deviation over {result['seeds']} seeds" if result["seeds"] > 1 else "One seed",
+        seeds,
         f"on {result['rows']:,} {kind} rows of {Path(result['data']).name}, {result['positive_rate']:.2%} positive.",
     ]
     if len(rows) > 1 and rows[1]["log_loss"] is not None:
         gap = rows[1]["log_loss"] - rows[0]["log_loss"]
         said.append(f"{rows[0]['model']} has the lowest log loss, {gap:.5f} ahead of {rows[1]['model']}.")
+    if result["raced"]:
+        said.append(
+            "A network that added nothing to the others was stopped early, and its line is of where it stopped."
+        )
     if result["baseline"]:
         present = ", ".join(row["model"] for row in rows if _is_baseline(row["model"]))
         said.append(
@@ -309,17 +321,12 @@ def _write_page(
         pictures(first),
         settings(first),
     ]
-    command = [
-        "fieldwise",
-        "compare",
-        result["data"],
-        "--models",
-        ",".join(run for run in runs if run != blending.NAME),
-        "--out",
-        result["out"],
-    ]
-    command += ["--seeds", str(result["seeds"]), *(["--recipes", result["recipes"]] if result["recipes"] else [])]
-    if blending.NAME in runs:
-        members = runs[blending.NAME][0].report["members"]
-        command += ["--blend", ",".join(Path(member["run"]).parent.name for member in members)]
+    command = ["fieldwise", "compare", result["data"], "--out", result["out"]]
+    if not result["raced"]:
+        names = ",".join(run for run in runs if run != blending.NAME)
+        command += ["--models", names, "--seeds", str(result["seeds"])]
+        if blending.NAME in runs:
+            members = runs[blending.NAME][0].report["members"]
+            command += ["--blend", ",".join(Path(member["run"]).parent.name for member in members)]
+    command += ["--recipes", result["recipes"]] if result["recipes"] else []
     write_page(Path(result["out"]) / "index.html", f"models on {Path(result['data']).name}", parts, command)

@@ -58,6 +58,10 @@ def test_a_race_trains_chosen_trees_several_times_and_all_others_once(data, tmp_
     seeds = {row["model"]: row["seeds"] for row in result["models"]}
     assert seeds["lr"] == 1
     assert max(seeds["gbdt-rates"], seeds["gbdt-order"]) == 3
+    page = (tmp_path / "index.html").read_text()
+    assert "over 3 seeds of the chosen trees, one seed of the others, on" in page
+    assert "was stopped early" in page
+    assert "--seeds" not in page  # the command of a race names none
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/seed*/DONE") if "blend" not in path.parts}
     again = compare(found, data, tmp_path, members=[one.name for one in found], refit=False, device="cpu")
     assert again["best"] == result["best"]
