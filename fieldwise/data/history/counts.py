@@ -9,6 +9,7 @@ events alone, not on how they were cut into chunks.
 from __future__ import annotations
 
 import math
+import threading
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ Floats = NDArray[np.float64]
 SMALLEST = 1024
 # Up to this many keys are found in what was loaded before the compiled loops would be.
 FEW = 4096
+# The first of several threads to look something up places what was loaded.
+PLACING = threading.Lock()
 
 
 class Counts:
@@ -53,8 +56,9 @@ class Counts:
 
     def lookup(self, keys: Keys, times: Floats | None = None) -> Floats:
         """Counts and positives of keys (n, K) -> (n, K, 2), as of the rows' times."""
-        if self.loaded is not None and keys.size <= FEW and not self.half_life:
-            return _found(keys, *self.loaded[:2])
+        loaded = self.loaded
+        if loaded is not None and keys.size <= FEW and not self.half_life:
+            return _found(keys, *loaded[:2])
         self._place()
         found = np.zeros((*keys.shape, 2))
         times = np.zeros(len(keys)) if times is None else times
@@ -137,12 +141,17 @@ class Counts:
         """Places what was loaded in the table: many keys are found faster there, and new ones can come."""
         if self.loaded is None:
             return
-        (keys, values, last), self.loaded = self.loaded, None
-        places = SMALLEST
-        while len(keys) * 2 > places:
-            places *= 2
-        self._allocate(places)
-        self.used = _kernels()["place"](self.keys, self.values, self.last, keys, values, last)
+        with PLACING:
+            if self.loaded is None:
+                return
+            keys, values, last = self.loaded
+            places = SMALLEST
+            while len(keys) * 2 > places:
+                places *= 2
+            self._allocate(places)
+            self.used = _kernels()["place"](self.keys, self.values, self.last, keys, values, last)
+            # Only now: another thread takes this for the sign that the table is whole.
+            self.loaded = None
 
 
 def _found(keys: Keys, known: Keys, values: Floats) -> Floats:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,10 @@ COUNT_EDGES = np.array([0, 1, 2, 3, 4, *(round(4 * 2 ** (step / 2)) for step in 
 LIFT_EDGES = np.concatenate([np.arange(-6, -3, 0.25), np.arange(-30, 31) / 10, np.arange(3.25, 6.01, 0.25)])
 COUNT_ANCHORS = np.array([0, *(2**power for power in range(24))], dtype=np.float64)
 LIFT_ANCHORS = np.array([-6, -4, -3, -2, -1.5, -1, -0.5, -0.25, 0, 0.25, 0.5, 1, 1.5, 2, 3, 4, 6])
+
+
+# Several threads may look at one history: what has run ahead for one of them is not changed under another.
+LOOKING = threading.Lock()
 
 
 class History:
@@ -129,7 +134,7 @@ class History:
         found, asked = np.zeros((*keys.shape, 2)), self.asked(times)
         for now in np.unique(asked):
             rows = asked == now
-            found[rows] = self._as_of(float(now)).lookup(keys[rows], times[rows])
+            found[rows] = self._looked_up(float(now), keys[rows], times[rows])
         return found
 
     def asked(self, times: Floats) -> Floats:
@@ -158,22 +163,32 @@ class History:
         self._ahead = None
         return found[waiting:]
 
-    def _as_of(self, now: float) -> Counts:
-        """The counts at a moment not before the end: these, or those of a copy that has run on to it."""
+    def _looked_up(self, now: float, keys: Keys, times: Floats) -> Floats:
+        """What keys have at a moment not before the end: here, or in a copy that has run on to it."""
         if not len(self.waiting.times):
-            return self.counts
-        if self._ahead is None or self._ahead.end > now:
-            self._ahead = History(self.settings)
-            self._ahead.counts = self.counts.copy()
-            self._ahead.waiting, self._ahead.added, self._ahead.end = self.waiting, self.added, self.end
-        if self._ahead.end < now:
-            ahead = self._ahead
+            return self.counts.lookup(keys, times)
+        with LOOKING:
+            ahead = self._run_ahead(now)
+            if len(ahead.waiting.times):
+                return ahead.counts.lookup(keys, times)
+        # Nothing will change these any more, so that threads need not wait for each other.
+        return ahead.counts.lookup(keys, times)
+
+    def _run_ahead(self, now: float) -> History:
+        """A copy that has run on to a moment, or to the one before it at which nothing waited any more."""
+        ahead = self._ahead
+        if ahead is None or ahead.end > now:
+            ahead = History(self.settings)
+            ahead.counts = self.counts.copy()
+            ahead.waiting, ahead.added, ahead.end = self.waiting, self.added, self.end
+        if ahead.end < now and len(ahead.waiting.times):
             none = Events(np.full((1, ahead.waiting.keys.shape[1]), 1, dtype=np.uint64), np.zeros(1), np.array([now]))
             ahead.replay(none.keys, none.labels, none.times)
             # Who only looks has left no event.
             left = ahead.waiting
             ahead.waiting = Events(left.keys[:-1], left.labels[:-1], left.times[:-1])
-        return self._ahead.counts
+        self._ahead = ahead
+        return ahead
 
     def save(self, folder: Path) -> None:
         state = {"end": self.end, "added": self.added}

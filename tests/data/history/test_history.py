@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,8 @@ from fieldwise.data.dataset import Dataset
 from fieldwise.data.encode import timeline
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.prepare import Split, prepare
+from fieldwise.data.history import counts
+from fieldwise.data.history.counts import Counts
 from fieldwise.data.history.history import COUNT_EDGES, LIFT_EDGES, History, history_ids, moments, shuffled, value_of
 from fieldwise.data.read import formats
 from fieldwise.data.schema import FIRST, HISTORY_PARTS, MISSING, PAD, Field, HistorySettings, Schema, history_settings
@@ -352,6 +357,31 @@ def test_looking_changes_nothing_and_does_not_depend_on_company(tmp_path: Path):
     encoder.save(tmp_path / "again")
     again = Encoder.load(tmp_path / "again", encoder.schema)
     assert np.array_equal(again.transform(held), together)
+
+
+@pytest.mark.parametrize("settings", [{}, {"delay": 5.0}, {"window": 60.0}, {"half_life": 20.0}], ids=str)
+def test_several_threads_may_look_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, float]):
+    """What one of them loads, or lets run ahead, is whole before another looks at it."""
+    table = drawn()
+    prepared(table, tmp_path / "data", replace(TIMED, **settings), BY_ROW)
+    schema = Schema.load(tmp_path / "data" / "schema.toml")
+    pieces = [table.slice(480 + 20 * number, 20) for number in range(4)]
+    expected = [Encoder.load(tmp_path / "data" / "encoder", schema).transform(piece) for piece in pieces]
+    monkeypatch.setattr(counts, "FEW", 0)
+    for name in ("_allocate", "stream"):
+        monkeypatch.setattr(Counts, name, slowly(getattr(Counts, name)))
+    encoder = Encoder.load(tmp_path / "data" / "encoder", schema)
+    with ThreadPoolExecutor(4) as pool:
+        assert all(map(np.array_equal, pool.map(encoder.transform, pieces), expected))
+
+
+def slowly(function: Callable[..., Any]) -> Callable[..., Any]:
+    def waits(*arguments: Any) -> Any:
+        found = function(*arguments)
+        time.sleep(0.02)
+        return found
+
+    return waits
 
 
 def test_rows_that_training_drops_still_count(tmp_path: Path):
