@@ -139,19 +139,21 @@ class Counts:
 
     def _place(self) -> None:
         """Places what was loaded in the table: many keys are found faster there, and new ones can come."""
+        if self.loaded is not None:
+            with PLACING:
+                self._place_loaded()
+
+    def _place_loaded(self) -> None:
         if self.loaded is None:
-            return
-        with PLACING:
-            if self.loaded is None:
-                return
-            keys, values, last = self.loaded
-            places = SMALLEST
-            while len(keys) * 2 > places:
-                places *= 2
-            self._allocate(places)
-            self.used = _kernels()["place"](self.keys, self.values, self.last, keys, values, last)
-            # Only now: another thread takes this for the sign that the table is whole.
-            self.loaded = None
+            return  # by the thread that came first
+        keys, values, last = self.loaded
+        places = SMALLEST
+        while len(keys) * 2 > places:
+            places *= 2
+        self._allocate(places)
+        self.used = _kernels()["place"](self.keys, self.values, self.last, keys, values, last)
+        # Only now: other threads take this for the sign that the table is whole.
+        self.loaded = None
 
 
 def _found(keys: Keys, known: Keys, values: Floats) -> Floats:
