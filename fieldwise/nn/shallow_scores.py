@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fieldwise.data.schema import PAD
 from fieldwise.loops import running
 from fieldwise.nn.classifiers import Sum
 from fieldwise.nn.embedding import Embedding, Table
@@ -24,15 +25,12 @@ ROWS_PER_THREAD = 1000
 
 
 def is_shallow(model: Model) -> bool:
-    """Whether the model is LR, FM or FFM with one table of vectors at most, and fields of one id."""
+    """Whether the model is LR, FM or FFM with one table of vectors at most; FFM with fields of one id."""
     one_table = model.embedding is None or (isinstance(model.embedding, Embedding) and len(model.embedding.tables) == 1)
     if not one_table or len(model.branches) != (model.embedding is not None) or not tables_of(model):
         return False
-    return (
-        all(type(branch.interaction) in (PairSum, FieldAwareProduct) for branch in model.branches)
-        and all(isinstance(branch.classifier, Sum) for branch in model.branches)
-        and not tables_of(model)[0].layout.has_sets
-    )
+    products = (PairSum,) if tables_of(model)[0].layout.has_sets else (PairSum, FieldAwareProduct)
+    return all(type(one.interaction) in products and isinstance(one.classifier, Sum) for one in model.branches)
 
 
 def tables_of(model: Model) -> list[Table]:
@@ -40,21 +38,27 @@ def tables_of(model: Model) -> list[Table]:
 
 
 def no_scores(model: Model, ids: NDArray[np.int32]) -> str:
-    """Why the loops cannot score these ids (n, F) with this model, or ""."""
+    """Why the loops cannot score these ids (n, C) with this model, or ""."""
     if not is_shallow(model):
-        return "not LR, FM or FFM over fields of one id"
+        return "not LR, FM or FFM (over fields of one id)"
     weights, layout = [table.weight.detach() for table in tables_of(model)], tables_of(model)[0].layout
     refused = no_loops(*(weight[:1] for weight in weights))
     if refused or weights[0].stride(1) != 1:
         return refused or "not contiguous"
     # The formula refuses ids that are not in the table.
-    known = len(ids) and ids.shape[1] == layout.fields and ids.min() >= 0
-    return "" if known and (ids.max(axis=0) < np.array(layout.sizes)).all() else "ids outside the tables"
+    if not len(ids) or ids.shape[1] != layout.id_columns:
+        return "ids outside the tables"
+    columns = np.repeat(np.arange(layout.fields), layout.widths)
+    # Behind the first id of a field is room for more, which may be empty.
+    lowest = np.where(np.diff(columns, prepend=-1) > 0, 0, PAD)
+    known = (ids.min(axis=0) >= lowest) & (ids.max(axis=0) < np.array(layout.sizes)[columns])
+    return "" if known.all() else "ids outside the tables"
 
 
 def scores(model: Model, ids: NDArray[np.int32]) -> NDArray[np.floating[Any]]:
-    """The logits of ids (n, F): (n,)."""
+    """The logits of ids (n, C): (n,)."""
     from fieldwise.nn import score_loops as loops
+    from fieldwise.nn.wide_loops import fields_of, wide_scores
 
     weights, layout = [table.weight.detach() for table in tables_of(model)], tables_of(model)[0].layout
     vectors: Any = model.embedding.tables[0].weight if isinstance(model.embedding, Embedding) else None
@@ -68,7 +72,10 @@ def scores(model: Model, ids: NDArray[np.int32]) -> NDArray[np.floating[Any]]:
     numbers = *shape, 0.0 if bias is None else float(bias.detach()), *_flat(vectors, weights), *_flat(linear, weights)
 
     def part(low: int, high: int, thread: int) -> None:
-        kernel(ids, np.array(layout.offsets), low, high, *numbers, found)
+        if layout.has_sets:
+            wide_scores(ids, fields_of(layout), low, high, dim, *numbers[3:], np.empty((1, dim), found.dtype), found)
+        else:
+            kernel(ids, np.array(layout.offsets), low, high, *numbers, found)
 
     running.on_threads(part, len(ids), max(1, min(torch.get_num_threads(), len(ids) // ROWS_PER_THREAD)))
     return found

@@ -44,7 +44,6 @@ from fieldwise.train.runs import Run, asked_for, check_parts, report_of
 from fieldwise.train.sharded.placement import tables_of
 from fieldwise.train.sharded.sharded_model import Cut, refuse
 from fieldwise.train.sharded.sharded_model import build as cut_model
-from fieldwise.train.sharded.store import CutStore
 from fieldwise.train.state import Plan, Stopwatch
 from fieldwise.train.steps import make_step, optimizer_of, tables, ways_taken
 
@@ -334,6 +333,9 @@ class Network(Run):
         """Where checkpoints go: rank 0 saves everything, or each rank its shard."""
         average, keep = self.average.values if self.average else {}, self.settings.checkpoints
         if self.cut:
+            # Here: it loads torch.distributed.checkpoint, a second of processor time that other runs do not need.
+            from fieldwise.train.sharded.store import CutStore
+
             return CutStore(self.out, self.cut, self.optimizer, average, keep)
         return checkpoint.WholeStore(self.out, self.model, self.optimizer, average, keep)
 

@@ -46,6 +46,7 @@ from fieldwise.parts.norm.compiled import LayerNormRelu
 from fieldwise.parts.norm.norms import EPSILON
 from fieldwise.parts.ways import formulas_alone
 from fieldwise.train.steps import ShallowStep, Step
+from tests.train.steps.test_shallow import drawn_ids
 
 Found = list[tuple[Any, ...]]
 Formula = Callable[..., tuple[Tensor, Tensor | None]]
@@ -211,9 +212,11 @@ def adam_rows(dim: int, rows: int, ids: int, lazy: bool) -> Found:
     return [(weight.detach().double() - start, w - start)]
 
 
-def shallow(model: str, fields: int, dim: int, rows: int, linear: bool, optimizer: str) -> Found:
-    """Three steps of LR, FM and FFM, and their scores then."""
+def shallow(model: str, fields: int, dim: int, rows: int, linear: bool, optimizer: str, wide: bool = False) -> Found:
+    """Three steps of LR, FM and FFM, and their scores then; `wide` ones have sets and interpolated numbers."""
     layout = Layout.of([2 + 7 * f % 40 for f in range(fields)])
+    if wide and model != "ffm":
+        layout = Layout(layout.sizes, tuple(1 + f % 4 for f in range(fields)), tuple(range(1, fields, 3)))
     options = {"lr": {}, "fm": {"dim": dim}, "ffm": {"dim": dim, "linear": linear}}[model]
     # With a small eps a gradient that is little more than rounding moves a weight as far as any other does.
     settings = TrainSettings(optimizer=optimizer, lr=0.02, l2=0.2, eps=1e-2)
@@ -227,8 +230,9 @@ def shallow(model: str, fields: int, dim: int, rows: int, linear: bool, optimize
     steps: Any = ShallowStep(fast.train(), config, 9), Step(plain.double().train(), config, 9)
     losses: list[list[float]] = [[], []]
     for number in range(3):
-        ids = (torch.rand(rows, fields).numpy() ** 3 * np.array(layout.sizes)).astype(np.int32)
-        ids[-1] = np.array(layout.sizes) - 1  # behind the last row of the table is nothing
+        ids = drawn_ids(np.random.default_rng(int(torch.randint(99, ()))), layout, rows)
+        # Behind the last row of the table is nothing.
+        ids[-1] = np.repeat(np.array(layout.sizes), layout.widths) - 1
         labels, weights = (torch.rand(rows) < 0.3).numpy(), torch.rand(rows).numpy() if number else None
         for step, kind, found in zip(steps, (np.float32, np.float64), losses, strict=True):
             given = None if weights is None else weights.astype(kind)

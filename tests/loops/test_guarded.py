@@ -39,7 +39,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "adam_rows": {"dim": SIZE, "rows": ROWS, "ids": ROWS, "lazy": YES},
     "shallow": {
         **{"model": some.sampled_from(["lr", "fm", "ffm"]), "fields": FIELDS, "dim": some.just(4) | SIZE, "rows": ROWS},
-        **{"linear": YES, "optimizer": some.sampled_from(["adam", "adagrad", "ftrl"])},
+        **{"linear": YES, "optimizer": some.sampled_from(["adam", "adagrad", "ftrl"]), "wide": YES},
     },
     "cells": {
         **{"rows": ROWS, "words": FEW, "numbers": FEW, "known": some.integers(0, 90)},
@@ -140,7 +140,8 @@ def test_every_compiled_loop_is_guarded(asked: Asked) -> None:
     """Those that Python calls are seen there; those that they call are read from their code."""
     for model in ("lr", "fm", "ffm"):
         shape = {"model": model, "fields": 3, "dim": 2, "rows": 9, "linear": True, "optimizer": "adam"}
-        asked("shallow", shape)
+        for wide in (False, True):
+            asked("shallow", shape | {"wide": wide})
     asked("counts", {"rows": 300, "keys": 4, "kinds": 2000, "delay": 0.0, "window": 9.0, "seed": 0})
     asked("words", {"known": 9, "asked": 9, "longest": 9, "seed": 0})
     asked("cells", {"rows": 9, "words": 2, "numbers": 2, "known": 9, "longest": 9, "seed": 0})

@@ -15,6 +15,7 @@ from fieldwise.models import build
 from fieldwise.nn.model import Model
 from fieldwise.nn.shallow_scores import ROWS_PER_THREAD, no_scores, scores
 from fieldwise.train.steps import ShallowStep
+from tests.train.steps.test_shallow import WIDE, drawn_ids
 
 LAYOUT = Layout.of([40, 30, 2, 25])
 MODELS: list[tuple[str, dict[str, Any]]] = [
@@ -59,6 +60,19 @@ def test_parts_of_four_numbers(fields: int, monkeypatch: pytest.MonkeyPatch) -> 
     np.testing.assert_allclose(scores(model, ids), plain, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.parametrize(("name", "options"), [("lr", {}), ("fm", {"dim": 21})], ids=str)
+def test_fields_of_several_ids(name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "LAYOUT", WIDE)
+    model, ids = made(name, options), drawn_ids(np.random.default_rng(0), WIDE, ROWS_PER_THREAD + 7)
+    assert not no_scores(model, ids)
+    plain = model(torch.from_numpy(ids)).detach().numpy()
+    np.testing.assert_allclose(scores(model, ids), plain, rtol=1e-11, atol=1e-11)
+    for column, wrong in ((0, -1), (3, -2), (6, 2)):
+        worse = ids.copy()
+        worse[5, column] = wrong
+        assert no_scores(model, worse) == "ids outside the tables"
+
+
 def test_logits_take_them() -> None:
     model, ids = made("fm", {"dim": 5}, torch.float32), drawn()
     found = scores(model, ids)
@@ -86,7 +100,7 @@ def test_what_no_table_has_is_refused_the_plain_way() -> None:
 
 
 def test_other_models_go_the_plain_way() -> None:
-    assert no_scores(made("deepfm", {"dim": 3}), drawn()) == "not LR, FM or FFM over fields of one id"
+    assert no_scores(made("deepfm", {"dim": 3}), drawn()) == "not LR, FM or FFM (over fields of one id)"
 
 
 def test_a_row_has_one_score_alone_and_among_many() -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fieldwise.config.settings import Config
 from fieldwise.data.batches import Batch
+from fieldwise.data.schema import Layout
 from fieldwise.loops import running
 from fieldwise.nn.embedding import Embedding
 from fieldwise.nn.model import Model
@@ -56,23 +57,44 @@ class ShallowStep(Step):
         self.memory = SideBySide(model, self.optimizer)
         layout = tables(model)[0].layout
         self.offsets = np.array(layout.offsets)
+        self.wide = WideRows(layout) if layout.has_sets else None
         self.marks = Marks(layout.rows)
         self.room = Room(0, 0, layout.fields, self.memory)
 
     def __call__(self, batch: Batch, number: int) -> float:
         self._set_rate(number)
         self.memory.hold()
-        rows, update = self._rows(batch), self._update(batch.rows)
+        update = self._update(batch.rows)
+        loss, slope = self._narrow(batch, update, number) if self.wide is None else self._wide(batch, update, number)
+        self._move_bias(slope, update)
+        self.optimizer.count()
+        self.passed("optimiser")
+        return loss
+
+    def _narrow(self, batch: Batch, update: Update, number: int) -> tuple[float, float]:
+        """Moves the tables where each field has one id; returns the loss and its derivative by the bias."""
+        rows = self._rows(batch)
         self.passed("data")
         self._group(rows)
         losses, slopes = zip(*self._walk(rows, update), strict=True)
         loss = self._checked(sum(losses), number)
         self.passed("forward")
         self._move_repeated(update)
-        self._move_bias(sum(slopes), update)
-        self.optimizer.count()
-        self.passed("optimiser")
-        return loss
+        return loss, sum(slopes)
+
+    def _wide(self, batch: Batch, update: Update, number: int) -> tuple[float, float]:
+        """`_narrow` where a field may have several ids."""
+        assert self.wide is not None
+        self.passed("data")
+        loss, slope = self.wide.look(batch, self.memory.table, self.bias)
+        loss = self._checked(loss, number)
+        self.passed("forward")
+        self.wide.move(batch, self.memory.table, update)
+        return loss, slope
+
+    @property
+    def bias(self) -> float:
+        return 0.0 if self.model.bias is None else float(self.model.bias.detach())
 
     def _rows(self, batch: Batch) -> Rows:
         """The batch as the loops read it; `_group` fills its slots."""
@@ -82,8 +104,7 @@ class ShallowStep(Step):
         threads = max(1, min(torch.get_num_threads(), count // ROWS_PER_THREAD))
         if (self.room.count, self.room.threads) != (count, threads):
             self.room = Room(count, threads, fields, self.memory)
-        shares = np.full(count, 1 / count) if batch.weights is None else batch.weights.astype(np.float64) / count
-        return Rows(batch.ids, self.offsets, self.room.places, batch.labels, shares)
+        return Rows(batch.ids, self.offsets, self.room.places, batch.labels, _shares(batch))
 
     def _update(self, rows: int) -> Update:
         """How the optimiser moves rows of the table in the coming step."""
@@ -106,8 +127,7 @@ class ShallowStep(Step):
     def _walk(self, rows: Rows, update: Update) -> list[tuple[float, float]]:
         """Losses and their derivatives by the bias, of each thread's rows; moves what occurs once."""
         loop, room, table = self._loop(), self.room, self.memory.table
-        bias = 0.0 if self.model.bias is None else float(self.model.bias.detach())
-        scale = self.product.scale if self.product else 1.0
+        bias, scale = self.bias, self.product.scale if self.product else 1.0
 
         def part(low: int, high: int, thread: int) -> tuple[float, float]:
             return loop(rows, low, high, table, update, bias, scale, room.sums[thread], room.scratch[thread])
@@ -138,6 +158,56 @@ class ShallowStep(Step):
             states = self.optimizer.state_of(self.model.bias)
             bias, one, two = (tensor.detach().numpy() for tensor in (self.model.bias, states[0], states[-1]))
             move_alone(update.kind, bias, one, two, slope, update.numbers)
+
+
+class WideRows:
+    """The loops over fields of several ids, and their memory."""
+
+    def __init__(self, layout: Layout) -> None:
+        from fieldwise.nn.wide_loops import fields_of
+
+        self.fields, self.places = fields_of(layout), np.full(layout.rows, -1, dtype=np.int32)
+        self.logits = self.slopes = np.empty(0)
+        self.sums = np.empty((0, 0))
+        self.grads: list[NDArray[Any]] = []
+
+    def look(self, batch: Batch, table: Any, bias: float) -> tuple[float, float]:
+        """The loss of a batch and its derivative by the bias."""
+        from fieldwise.nn.wide_loops import wide_scores
+        from fieldwise.train.steps.wide_loops import losses, room
+
+        count, flat, stride = batch.rows, table.numbers.reshape(-1), table.numbers.shape[1]
+        threads = max(1, min(torch.get_num_threads(), count // ROWS_PER_THREAD))
+        if (len(self.logits), len(self.grads)) != (count, threads):
+            kind, wide = table.numbers.dtype, table.dim + table.linear
+            self.logits, self.slopes = np.empty(count, kind), np.empty(count, kind)
+            self.sums = np.empty((count, table.dim), kind)
+            self.grads = [room(count, self.fields, wide, kind) for _ in range(threads)]
+        linear = flat[table.dim :], stride * table.linear
+
+        def part(low: int, high: int, thread: int) -> None:
+            numbers = table.dim, bias, flat, stride, *linear, self.sums, self.logits
+            wide_scores(batch.ids, self.fields, low, high, *numbers)
+
+        running.on_threads(part, count, threads)
+        found: tuple[float, float] = losses(self.logits, batch.labels, _shares(batch), self.slopes)
+        return found
+
+    def move(self, batch: Batch, table: Any, update: Update) -> None:
+        """Moves the rows of the table that the batch has."""
+        from fieldwise.train.steps.wide_loops import move_fields
+
+        def part(low: int, high: int, thread: int) -> None:
+            given = self.slopes, self.sums, table, update, self.places, self.grads[thread]
+            move_fields(batch.ids, self.fields, low, high, *given)
+
+        running.on_threads(part, len(self.fields.widths), len(self.grads))
+
+
+def _shares(batch: Batch) -> NDArray[np.float64]:
+    """What each row's loss counts in the loss of the batch."""
+    count = batch.rows
+    return np.full(count, 1 / count) if batch.weights is None else batch.weights.astype(np.float64) / count
 
 
 class SideBySide:

@@ -28,11 +28,28 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+WIDE = Layout((40, 30, 2, 25, 3, 9, 30), (1, 5, 1, 3, 4, 1, 2), (1, 5, 6))
+
+
+def drawn_ids(random: np.random.Generator, layout: Layout, rows: int) -> Any:
+    """Ids (B, C): of one value, of sets that are partly empty, and of neighbouring anchors."""
+    columns = []
+    for field, (size, width) in enumerate(zip(layout.sizes, layout.widths, strict=True)):
+        ids = (random.random((rows, width)) ** 3 * size).astype(np.int32)
+        if field in layout.ordered:
+            ids = np.minimum(ids[:, :1] + np.sort(random.integers(0, 2, ids.shape), axis=1), size - 1).astype(np.int32)
+            ids[:, 0] = np.maximum(ids[:, -1] - 1, 0)
+        else:
+            ids[:, 1:][random.random((rows, width - 1)) < 0.5] = -1
+        columns.append(ids)
+    return np.hstack(columns)
+
+
 def batch(number: int, dtype: type) -> Batch:
     """Rows with many repetitions and some ids that occur once; every other batch has weights."""
     random = np.random.default_rng(number)
     rows = 700 + number % 3
-    ids = (random.random((rows, LAYOUT.fields)) ** 3 * np.array(LAYOUT.sizes)).astype(np.int32)
+    ids = drawn_ids(random, LAYOUT, rows)
     weights = random.random(rows).astype(dtype) if number % 2 else None
     return Batch(ids, (random.random(rows) < 0.3).astype(dtype), weights)
 
@@ -64,6 +81,19 @@ def test_equals_the_plain_step(name: str, options: dict[str, Any], settings: dic
     compare(name, options, 2e-5, torch.float32, l2=0.2, **settings)
 
 
+@pytest.mark.parametrize(
+    "settings", [{}, {"optimizer": "ftrl", "ftrl_l1": 1e-3, "ftrl_l2": 0.1}, {"optimizer": "adagrad"}]
+)
+@pytest.mark.parametrize(("name", "options"), [("lr", {}), ("fm", {"dim": 5}), ("fm", {"dim": 16})], ids=str)
+def test_fields_of_several_ids_too(
+    name: str, options: dict[str, Any], settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sets and interpolated numbers, whose vectors are means of several rows."""
+    monkeypatch.setattr(sys.modules[__name__], "LAYOUT", WIDE)
+    compare(name, options, 1e-12, torch.float64, l2=0.2, **settings)
+    compare(name, options, 2e-5, torch.float32, l2=0.2, **settings)
+
+
 @pytest.mark.parametrize("fields", [2, 3, 4, 5, 8, 12, 13])
 def test_any_number_of_fields(fields: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of four numbers change places four by four."""
@@ -87,7 +117,9 @@ def test_settings_mean_the_same(settings: dict[str, Any]) -> None:
     compare("fm", {"dim": 5}, 1e-12, torch.float64, **settings)
 
 
-def test_two_threads_equal_one_to_rounding() -> None:
+@pytest.mark.parametrize("layout", [LAYOUT, WIDE], ids=["one id", "several ids"])
+def test_two_threads_equal_one_to_rounding(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "LAYOUT", layout)
     threads = torch.get_num_threads()
     found = []
     for count in (1, 2, 2):
@@ -118,10 +150,11 @@ def test_the_rest_goes_the_plain_way(name: str, options: dict[str, Any], setting
     assert type(make_step(model, config, 10)) is Step
 
 
-def test_sets_go_the_plain_way() -> None:
-    model = build("fm", Layout((5, 6), (1, 2)), {"dim": 2})
-    assert isinstance(model, Model)
-    assert type(make_step(model, Config("fm", {"dim": 2}), 10)) is Step
+def test_ffm_over_sets_goes_the_plain_way() -> None:
+    for name, kind in (("ffm", Step), ("fm", ShallowStep)):
+        model = build(name, Layout((5, 6), (1, 2)), {"dim": 2})
+        assert isinstance(model, Model)
+        assert type(make_step(model, Config(name, {"dim": 2}), 10)) is kind
 
 
 def test_training_takes_it() -> None:
