@@ -143,7 +143,8 @@ def test_poly2_hashed_without_a_collision_is_exact() -> None:
     places, buckets = (model.embedding.pair_ids(ids) for model in (exact, hashed))
     used = places >= 0
     places, buckets = (
-        (found + model.embedding.table.offsets)[used] for found, model in ((places, exact), (buckets, hashed))
+        (found + torch.tensor(model.embedding.table.layout.column_offsets))[used]
+        for found, model in ((places, exact), (buckets, hashed))
     )
     assert len(places.unique()) == len(buckets.unique())
     assert not torch.equal(places, buckets)

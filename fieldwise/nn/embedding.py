@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,13 +43,13 @@ class Vectors:
 
 
 @dataclass(frozen=True)
-class Run:
-    """Adjacent fields with the same kind of lookup: one id, or the mean of `width` ids.
+class Group:
+    """Fields with the same kind of lookup, by number: one id, or the mean of `width` ids.
 
     The ids of an interpolated number are two neighbouring anchors, so that it needs two lookups.
     """
 
-    fields: int
+    fields: tuple[int, ...]
     width: int
     interpolated: bool
 
@@ -60,7 +60,7 @@ class Run:
 
     def members(self, ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Ids (B, G * width), unused ones -1 -> ids to look up (B, G * n), and their weights in the mean (B, G, n)."""
-        ids = ids.unflatten(1, (self.fields, self.width))
+        ids = ids.unflatten(1, (len(self.fields), self.width))
         first = ids[:, :, :1]
         if self.interpolated:
             upper = (ids > first).to(dtype).mean(dim=2, keepdim=True)
@@ -72,11 +72,25 @@ class Run:
         return torch.where(present, ids, first).flatten(1), shares
 
 
-def runs_of(layout: Layout) -> list[Run]:
-    """The layout's fields as runs, in order."""
+def groups_of(layout: Layout) -> list[Group]:
+    """The layout's fields by the kind of their lookup."""
     ordered = set(layout.ordered)
     kinds = [(width, width > 1 and field in ordered) for field, width in enumerate(layout.widths)]
-    return [Run(len(list(group)), *kind) for kind, group in itertools.groupby(kinds)]
+    return [Group(tuple(f for f, own in enumerate(kinds) if own == kind), *kind) for kind in dict.fromkeys(kinds)]
+
+
+class Reordered(torch.autograd.Function):
+    """Fields (B, F, D) in another order. The gradient is put back by the order's inverse, where torch would add it up
+    field by field."""
+
+    @staticmethod
+    def forward(ctx: Any, v: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+        ctx.save_for_backward(inverse)
+        return v.index_select(1, order)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return gradient.index_select(1, ctx.saved_tensors[0]), None, None
 
 
 def rows_of(ids: Tensor, *tables: Table) -> tuple[Tensor, ...]:
@@ -103,15 +117,27 @@ class Table(nn.Module):
 
     l2_group = None  # looked-up rows have their own penalty
     offsets: Tensor
+    columns: Tensor
+    order: Tensor
+    inverse: Tensor
 
     def __init__(self, layout: Layout, dim: int, whole: Layout | None = None, parts: int = 1) -> None:
         super().__init__()
         self.layout, self.whole, self.vector_dim = layout, whole or layout, dim // parts
         self.weight = nn.Parameter(torch.empty(layout.rows, dim))
-        self.runs = runs_of(layout)
-        lookups = [run.lookups for run in self.runs for _ in range(run.fields)]
-        offsets = [offset for offset, n in zip(layout.offsets, lookups, strict=True) for _ in range(n)]
-        self.register_buffer("offsets", torch.tensor(offsets), persistent=False)
+        self.groups = groups_of(layout)
+        fields = [f for group in self.groups for f in group.fields]
+        offsets = [layout.offsets[f] for group in self.groups for f in group.fields for _ in range(group.lookups)]
+        columns = layout.columns_of(fields)
+        # Buffers, because a captured step cannot copy lists from the host.
+        for name, numbers in (
+            ("offsets", offsets),
+            ("columns", columns),
+            ("order", sorted(range(len(fields)), key=fields.__getitem__)),
+            ("inverse", fields),
+        ):
+            self.register_buffer(name, torch.tensor(numbers), persistent=False)
+        self.in_order = fields == sorted(fields)
         self.start()
 
     def start(self, init: str = "uniform-nk", scale: float = 1.0) -> None:
@@ -121,15 +147,17 @@ class Table(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         if not self.layout.has_sets:
             return self._rows(ids)
-        columns = ids.split([run.fields * run.width for run in self.runs], dim=1)
-        asked = [run.members(own, self.weight.dtype) for run, own in zip(self.runs, columns, strict=True)]
+        grouped = ids if self.in_order else ids.index_select(1, self.columns)
+        columns = grouped.split([len(group.fields) * group.width for group in self.groups], dim=1)
+        asked = [group.members(own, self.weight.dtype) for group, own in zip(self.groups, columns, strict=True)]
         members = self._rows(torch.cat([found for found, _ in asked], dim=1))
         parts = members.split([found.shape[1] for found, _ in asked], dim=1)
         means = [
-            part if run.width == 1 else (part.unflatten(1, shares.shape[1:]) * shares[..., None]).sum(dim=2)
-            for run, part, (_, shares) in zip(self.runs, parts, asked, strict=True)
+            part if group.width == 1 else (part.unflatten(1, shares.shape[1:]) * shares[..., None]).sum(dim=2)
+            for group, part, (_, shares) in zip(self.groups, parts, asked, strict=True)
         ]
-        return torch.cat(means, dim=1)
+        v = torch.cat(means, dim=1)
+        return v if self.in_order else Reordered.apply(v, self.order, self.inverse)  # type: ignore[no-untyped-call]
 
     @chosen(TRITON)
     def _rows(self, ids: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ def test_every_two_categories_have_a_row_of_their_own() -> None:
     layout = Layout.of((3, 4, 2))
     part = PairTable(layout, 100)
     ids = torch.cartesian_prod(*(torch.arange(size) for size in layout.sizes))
-    rows = part.pair_ids(ids) + part.table.offsets
+    rows = part.pair_ids(ids) + torch.tensor(part.table.layout.column_offsets)
     assert rows.unique().tolist() == list(range(12 + 6 + 8))
     assert [len(column.unique()) for column in rows.T] == [12, 6, 8]
 
