@@ -28,18 +28,27 @@ from fieldwise.train.race import Race
 OUTLOOK = ("expected_calibration", "level_kept", "level_moved", "level_sd", "views")
 ALL = "all"
 BEST = "best"
-# Chosen on validation rows of public sets (docs/training.md): beside rates, ids are best read in their order.
+# Chosen on validation rows of public sets (docs/training.md). Trees of one seed would differ in nothing from those of
+# another without drawn rows and columns.
 TREES: Mapping[str, Any] = {
     "model.rounds": 2000,
     "model.depth": 6,
     "model.lr": 0.05,
     "model.min_child_weight": 5.0,
     "model.subsample": 0.8,
-    "model.colsample": 0.5,
-    "model.categories": 10,
 }
-# What models on rates have where no recipe says: a rate is a number, which a short vector holds, at half the price.
-ON_RATES: Mapping[str, Mapping[str, Any]] = {"gbdt": TREES, "fnn": {"model.dim": 16}}
+# A tree that lacks a column learns to do without its rates, as rows of new values must. Without rates each tree has
+# all columns, and each split half of them.
+WITH_RATES, WITHOUT_RATES = {"model.colsample": 0.5}, {"model.colsample_node": 0.5}
+# What models on rates have where no recipe says: beside rates, ids are best read in their order; and a rate is a
+# number, which a short vector holds, at half the price.
+ON_RATES: Mapping[str, Mapping[str, Any]] = {
+    "gbdt": {**TREES, **WITH_RATES, "model.categories": 10},
+    "fnn": {"model.dim": 16},
+}
+# On fewer rows than this FNN on rates needs no more: as good on public sets (docs/training.md), at half the price.
+# IPNN, which reads the ids alone, would answer new values worse.
+FEW_ROWS, NARROW = 100_000, {"fnn": {"model.hidden": (200, 200)}}
 # More rows bear more trees.
 MORE_ROUNDS = 1.1
 NO_XGBOOST = "gbdt is left out: it needs XGBoost, which is not installed (pip install fieldwise[gbdt])"
@@ -68,18 +77,23 @@ def entrants(text: str, data: Path) -> tuple[list[Entrant], list[str]]:
 
     MODEL-rates and MODEL-order read rates of categories, in folders inside of the prepared one.
     """
-    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip())) or _usual(data)
-    found = [_entrant(name, data) for name in (registry() if names == [ALL] else names)]
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    found = [_entrant(name, data) for name in (registry() if names == [ALL] else names)] or _usual(data)
     if importlib.util.find_spec("xgboost") is None and any(one.model == "gbdt" for one in found):
         return [one for one in found if one.model != "gbdt"], [NO_XGBOOST]
     return found, []
 
 
-def _usual(data: Path) -> list[str]:
+def _usual(data: Path) -> list[Entrant]:
     """Trees, LR and FNN on rates, where there are any, and models of products on the ids; cheap ones first."""
     suffix = f"-{FOLDER}" if offered(data / FOLDER) else ""
-    ordered = [f"gbdt-{ORDER}"] if offered(data / ORDER) else []
-    return [f"gbdt{suffix}", *ordered, "fm", f"lr{suffix}", "ipnn", f"fnn{suffix}"]
+    # Without categories only numbers are finer there, of which trees know the ranks.
+    trees = [f"gbdt-{FOLDER}", f"gbdt-{ORDER}"] if offered(data / ORDER) else ["gbdt"]
+    few = Dataset.open(data).parts["train"].rows < FEW_ROWS
+    more = {"gbdt": {**TREES, **WITHOUT_RATES}} if trees == ["gbdt"] else {}
+    more |= NARROW if suffix and few else {}
+    found = [_entrant(name, data) for name in (*trees, "fm", f"lr{suffix}", "ipnn", f"fnn{suffix}")]
+    return [replace(one, settings={**more.get(one.model, {}), **one.settings}) for one in found]
 
 
 def model_of(name: str) -> str:

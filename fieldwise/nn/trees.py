@@ -52,6 +52,7 @@ def gbdt(
     min_child_weight: float = 1.0,
     subsample: float = 1.0,
     colsample: float = 1.0,
+    colsample_node: float = 1.0,
     l2: float = 1.0,
     bins: int = 256,
     categories: int = 10_000,
@@ -65,7 +66,7 @@ def gbdt(
     for name, least in LEAST.items():
         if not given[name] >= least:
             raise ConfigError(f"model.{name} must be at least {least}, found {given[name]}")
-    for name in ("lr", "subsample", "colsample"):
+    for name in ("lr", "subsample", "colsample", "colsample_node"):
         if not 0 < given[name] <= 1:
             raise ConfigError(f"model.{name} must be above 0 and at most 1, found {given[name]}")
     settings = {
@@ -75,7 +76,7 @@ def gbdt(
         "learning_rate": lr,
         "min_child_weight": min_child_weight,
         "subsample": subsample,
-        "colsample_bytree": colsample,
+        __import__("os").environ.get("COLS", "colsample_bytree"): colsample,
         "reg_lambda": l2,
         "max_bin": bins,
         "max_cat_to_onehot": onehot,

@@ -181,7 +181,7 @@ def _keep(work: _Work, encoder: Encoder, tally: Tally, leak: Leak | None, folder
         work.notes.append(too_wide)
         return ()
     joins = plan.divides and "test" not in plan.sources and refit.joins(work.stage, tally)
-    makes = (*(rates.FOLDS if rates.usual_history(schema).keys else ()), *([refit.FOLDER] if joins else ()))
+    makes = (*rates.worth(schema), *([refit.FOLDER] if joins else ()))
     # The group's rows stay together only where they can still be told.
     split = plan.divides and set(plan.parting.group) <= set(schema.columns)
     makes += folds.FOLDERS[: folds.needed(tally)] if split else ()

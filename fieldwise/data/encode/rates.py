@@ -1,7 +1,8 @@
 """The same rows once more with rates of their categories and finer numbers, in folders inside of the prepared one.
 
 Trees overfit on ids of many values, and do well on what the values' rates say. Networks of products have the ids
-themselves, and grow with the square of the fields: they stay with the plain folder.
+themselves, and grow with the square of the fields: they stay with the plain folder. Without categories, finer
+numbers alone are worth a folder.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from fieldwise.data.encode.kept import RATES, Kept, link_rows
 from fieldwise.data.encode.staged import Progress
 from fieldwise.data.encode.timeline import write_history
 from fieldwise.data.history.history import History
-from fieldwise.data.kinds.kind import BY_TEXT, Code
+from fieldwise.data.kinds.kind import BY_TEXT, Code, Field
 from fieldwise.data.schema import AUTO, HistorySettings, Schema
 
 # The folders, and in how many folds each counts: rates of the other folds know more, those of a random order give away
@@ -60,6 +61,13 @@ def usual_history(schema: Schema, group: tuple[str, ...] = (), folds: int = FOLD
     )
 
 
+def worth(schema: Schema) -> tuple[str, ...]:
+    """The folders that hold more than the prepared one: without categories, finer numbers alone."""
+    if usual_history(schema).keys:
+        return tuple(FOLDS)
+    return (FOLDER,) if any(field != _finer(field) for field in schema.fields) else ()
+
+
 def make_rates(name: str, data: Path, progress: Progress, like: Path | None = None) -> None:
     """Makes the folder of this name from kept rows; what was encoded for `data`, or for the other, is taken from there.
 
@@ -76,8 +84,10 @@ def make_rates(name: str, data: Path, progress: Progress, like: Path | None = No
         link_rows(data, stage, {part: [part] for part in tally.rows})
         codes = _with_finer_numbers(encoder, stage / "train", progress)
         fields = tuple(code.field for code in codes)
-        inner = Encoder(replace(schema, fields=fields, history=history), codes, History(history))
-        write_history(inner, stage, tally.rows, progress)
+        inner = Encoder(replace(schema, fields=fields, history=history), codes)
+        if history.keys:
+            inner.history = History(history)
+            write_history(inner, stage, tally.rows, progress)
         hide = None if like is None else hide_of(like)
         write_parts(inner, stage, work, tally, progress, Before(encoder, base), hide=hide)
         shutil.rmtree(stage)
@@ -94,10 +104,13 @@ def _share(folder: Path, other: Path) -> None:
 
 def _with_finer_numbers(encoder: Encoder, staged: Path, progress: Progress) -> Sequence[Code]:
     """The encoder's codes, those of numbers as their places between a few buckets instead of many hard ones."""
-    fields = [(code.field, code.field.finer(BUCKETS, NUMBER_STEPS)) for code in encoder.codes]
-    finer = tuple(new for old, new in fields if new != old)
+    finer = tuple(_finer(code.field) for code in encoder.codes if _finer(code.field) != code.field)
     if not finer:
         return encoder.codes
     fitted = fit_encoder(replace(encoder.schema, fields=finer), staged, progress, None, 1).codes
     found = {code.field.name: code for code in fitted}
     return [found.get(code.field.name, code) for code in encoder.codes]
+
+
+def _finer(field: Field) -> Field:
+    return field.finer(BUCKETS, NUMBER_STEPS)

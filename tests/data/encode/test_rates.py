@@ -87,13 +87,23 @@ def test_held_out_labels_tell_nothing(log: pa.Table, tmp_path: Path) -> None:
     [
         {"history": HistorySettings(("user",))},
         {"keep_negatives": 0.5},
-        {"schema": Schema("click", (Field("price", "numeric"),))},
+        {"schema": Schema("click", (Field("price", "numeric", max_buckets=9),))},
     ],
-    ids=["a history", "fewer negatives", "no category"],
+    ids=["a history", "fewer negatives", "no category, and numbers as they were asked for"],
 )
 def test_where_there_is_none(log: pa.Table, tmp_path: Path, settings: dict[str, Any]) -> None:
     assert "rates" not in prepared(log, tmp_path / "out", **settings)["rows_kept_for"]
     assert not made(tmp_path / "out" / "rates").exists()
+
+
+def test_numbers_alone_are_finer_too(log: pa.Table, tmp_path: Path) -> None:
+    """Networks read numbers as places between few buckets, on a log without categories as on any other."""
+    found = prepared(log, tmp_path / "out", schema=Schema("click", (Field("price", "numeric"),)))
+    assert found["rows_kept_for"][:1] == ("rates",)
+    assert "order" not in found["rows_kept_for"]
+    layout = Dataset.open(made(tmp_path / "out" / "rates")).layout
+    assert (layout.fields, layout.widths) == (1, (rates.NUMBER_STEPS,))
+    assert layout.ranked == Dataset.open(tmp_path / "out").layout.ranked
 
 
 def test_many_rows_need_none(log: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
