@@ -13,7 +13,6 @@ from torch import nn
 from fieldwise.config import memory
 from fieldwise.config.errors import TooLarge
 from fieldwise.config.settings import Config
-from fieldwise.nn.classifiers import DNN
 from fieldwise.nn.crosses import PairTable
 from fieldwise.nn.embedding import Embedding
 from fieldwise.nn.model import Branch, Model
@@ -105,8 +104,8 @@ def _numbers_of_a_row(model: Model) -> int:
     for branch in model.branches:
         assert isinstance(branch, Branch)
         numbers += branch.interaction.numbers
-        if isinstance(branch.classifier, DNN):
-            numbers += sum(part.out_features for part in branch.classifier.layers if isinstance(part, nn.Linear))
+        units = sum(part.out_features for part in branch.classifier.modules() if isinstance(part, nn.Linear))
+        numbers += units * getattr(branch.classifier, "members", 1)
     return numbers
 
 
