@@ -172,7 +172,7 @@ def finalmlp(
     vectors: Vectors = Vectors(),
     gate: str = "row",
     gate_hidden: Sequence[int] = (64,),
-    heads: int = 2,
+    heads: int = 1,
     layers: Layers = DEEP,
 ) -> Model:
     """FinalMLP: two DNNs on the vectors, each behind a gate of its own, and the products of their units by heads."""
@@ -219,14 +219,14 @@ def wukong(
     stacked: int = 3,
     made: int = 16,
     kept: int = 16,
-    rank: int = 8,
+    fm_rank: int = 8,
     fm_hidden: Sequence[int] = (128,),
     layers: Layers = DEEP,
 ) -> Model:
     """Wukong: stacked layers of an FM beside compressed vectors, so that each layer doubles the order, and a DNN."""
     dims = vectors.sizes(layout)
     return Model(
-        Embedding(layout, dims), _headed(Wukong(dims, stacked, made, kept, rank, fm_hidden, layers.dropout), layers)
+        Embedding(layout, dims), _headed(Wukong(dims, stacked, made, kept, fm_rank, fm_hidden, layers.dropout), layers)
     )
 
 

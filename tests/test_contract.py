@@ -26,7 +26,7 @@ LAYOUTS = {
 # Options of these names, whoever has them, are smaller here than by default: the rules do not depend on them.
 SMALL = {"dim": 6, "hidden": (24, 24), "subnet": (8, 5), "channels": (24,), "dropout": 0.0}
 SMALL |= {"maps": (8, 8), "attention": 8, "blocks": (24, 24), "gate_hidden": (8,), "fm_hidden": (8,)}
-SMALL |= {"made": 3, "kept": 3, "rank": 3, "crosses": 2}
+SMALL |= {"made": 3, "kept": 3, "fm_rank": 3, "crosses": 2}
 
 every_model = pytest.mark.parametrize("name", models.MODELS)
 every_layout = pytest.mark.parametrize("kind", LAYOUTS)

@@ -68,7 +68,7 @@ class Wukong(Interaction):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        check_sizes("stacked, made, kept and rank", [times, made, kept, rank])
+        check_sizes("stacked, made, kept and fm_rank", [times, made, kept, rank])
         check_sizes("fm_hidden", hidden)
         check_dropout(dropout)
         dim = one_size(self, dims)
