@@ -15,10 +15,12 @@ from fieldwise.config.settings import Config, TrainSettings
 from fieldwise.data.schema import Layout
 from fieldwise.models import Model
 from fieldwise.nn.branch_losses import towards_the_mean, where_worse
+from fieldwise.speed.bench import shape_of
 from fieldwise.train.steps import Step
 from tests.parts import slow, slow_later
 from tests.parts.drawn import drawn
 from tests.test_models import IDS, LAYOUT, Features, dense, kernels, linear, summed
+from tests.test_paper import MILLION, count
 
 SMALL = {"dim": 3, "hidden": (4, 3), "dropout": 0.0, "blocks": (4, 2), "maps": (3, 2), "attention": 4, "crosses": 2}
 SMALL |= {"gate_hidden": (3,), "fm_hidden": (4,), "made": 2, "kept": 3, "fm_rank": 2, "stacked": 2}
@@ -132,7 +134,11 @@ def test_a_gate_that_ends_in_relu_starts_open() -> None:
         ("dcnv2", {"structure": "beside"}, "unknown structure 'beside'"),
         ("dcnv2", {"rank": -1}, "rank must be 0, for full matrices, or positive, found -1"),
         ("autoint", {"heads": 3}, "attention must be a multiple of heads, found 32 for 3 heads"),
-        ("finalmlp", {"hidden": (4, 3), "heads": 2}, r"the last of hidden must be a multiple of heads, found \(4, 3\) for 2 heads"),
+        (
+            "finalmlp",
+            {"hidden": (4, 3), "heads": 2},
+            r"the last of hidden must be a multiple of heads, found \(4, 3\) for 2 heads",
+        ),
         ("finalmlp", {"gate": "user"}, "unknown gate 'user'.* available: learned, none, row"),
         ("finalnet", {"blocks": (4, 3)}, r"blocks needs an even number of units in each block, found \[4, 3\]"),
         ("masknet", {"blocks": (1,)}, r"blocks needs two units or more in each block, found \[1\]"),
@@ -144,6 +150,36 @@ def test_a_gate_that_ends_in_relu_starts_open() -> None:
 def test_wrong_settings_are_refused(name: str, settings: dict[str, Any], line: str) -> None:
     with pytest.raises(ConfigError, match=line):
         models.build(name, Layout.of((2, 5, 50)), settings)
+
+
+# At the shape of Table 10 (docs/models.md): W = 780 numbers a row, 741 pairs, a DNN of five layers of 700.
+W, P, TABLE = 780, 741, 20_000_000
+
+
+def deep(width: int) -> int:
+    return width * 700 + 4 * 700 * 700 + 700
+
+
+COUNTS: dict[str, int] = {
+    "fwfm": TABLE + 1_000_000 + P,
+    "fmfm": TABLE + 1_000_000 + P * 20 * 20,
+    "xdeepfm": TABLE + 1_000_000 + 39 * 39 * 32 + 39 * 32 * 32 + 64 + deep(W),
+    "autoint": TABLE + 4 * 20 * 16 + 3 * 16 * 16 + 39 * 16 + deep(W),
+    "fibinet": TABLE + 1_000_000 + 2 * P * 20 * 20 + 2 * 39 * 13 + deep(2 * P * 20),
+    "dcnv2": TABLE + 3 * W * W + W + deep(W),
+    "gdcn": TABLE + 6 * W * W + deep(W),
+    "masknet": TABLE + 3 * (2 * W * W + W * 64) + deep(3 * 64),
+    "edcn": TABLE + 3 * (W * W + W + 2 * 39) + 3 * W,
+    "finalmlp": TABLE + 2 * (2 * W * 64 + deep(W)) + 700 * 700,
+    "finalnet": TABLE + 39 * 39 + (2 * W + 400) * 400 + (W + 400) * 400 + 2 * 400,
+    "fcn": TABLE + 6 * W * W // 2 + 2 * W,
+    "wukong": TABLE + 39 * (8 + 48) + 39 * 8 * 128 + 2 * (32 * (8 + 16) + 32 * 8 * 128) + 3 * 128 * 320 + deep(32 * 20),
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_parameter_counts_at_the_shape_of_table_10(name: str) -> None:
+    assert count(name, MILLION, **shape_of(name)[1]) == COUNTS[name]
 
 
 # Branches' own logits in the loss.

@@ -14,13 +14,13 @@ BranchLoss = Callable[[list[Tensor], Tensor, Tensor, LossOf, OfTheBatch], Tensor
 
 
 def towards_the_mean(own: list[Tensor], logits: Tensor, labels: Tensor, loss_of: LossOf, whole: OfTheBatch) -> Tensor:
-    """Each branch's log loss with the model's probabilities as targets (FinalNet, eq. 8)."""
+    """Each branch's log loss with the model's probabilities as targets (FinalNet)."""
     targets = torch.sigmoid(logits.detach())
     return torch.stack([loss_of(each, targets) for each in own]).sum()
 
 
 def where_worse(own: list[Tensor], logits: Tensor, labels: Tensor, loss_of: LossOf, whole: OfTheBatch) -> Tensor:
-    """Each branch's log loss times what it is above the model's, if it is (FCN's Tri-BCE, eq. 13).
+    """Each branch's log loss times what it is above the model's, if it is (FCN's Tri-BCE).
 
     The factors are constants of the batch: their gradient would push the model's own loss up.
     """

@@ -136,7 +136,7 @@ class TwoStreams(nn.Module):
     """Two networks x and y, and what they say together: features (B, 2 width) -> (B,), or (B, k) of k members.
 
     x comes from the first half of the features, y from the second, by hidden layers of their own. The logit is
-    w^T [x ; y] + b and, over heads h, the sum of x_h^T W_h y_h (FinalMLP, eq. 7).
+    w^T [x ; y] + b and, over heads h, the sum of x_h^T W_h y_h (FinalMLP).
     """
 
     def __init__(self, width: int, options: Layers, heads: int) -> None:

@@ -16,7 +16,7 @@ from fieldwise.parts.weights import Plain
 
 
 class Bilinear(Pairwise):
-    """(v_i W) * v_j of all pairs (FiBiNET, eq. 6-8): width P D.
+    """(v_i W) * v_j of all pairs (FiBiNET): width P D.
 
     W is one matrix for `all`, one for `each` first field, or one for each `pair`.
     """
@@ -45,7 +45,7 @@ class Bilinear(Pairwise):
 
 
 class Squeezed(Interaction):
-    """SENET before another part: each vector times its factor in a gate by the means of all vectors (eq. 3-5).
+    """SENET before another part: each vector times its factor in a gate by the means of all vectors.
 
     The gate has F / `reduction` units, at least one.
     """

@@ -17,7 +17,7 @@ from fieldwise.parts.norm.norms import norm_of, plain_norm
 
 
 class Bridged(Interaction):
-    """`times` times c <- x0 (w^T c) + b + c, d <- relu(W d + b') and their bridge m = c * d or c + d (EDCN, eq. 3-9).
+    """`times` times c <- x0 (w^T c) + b + c, d <- relu(W d + b') and their bridge m = c * d or c + d (EDCN).
 
     Before each, every field of x, and later of m, has a factor in c and another one in d: a softmax over fields with
     a `temperature`, and a norm after it, without which products of products would vanish. x0 is the first c. The

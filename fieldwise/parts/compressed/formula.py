@@ -15,7 +15,7 @@ from fieldwise.parts.interactions import Interaction, one_size
 
 
 class Compressed(Interaction):
-    """CIN: layer k has maps[k] vectors x^k_h = sum_ij W^k_hij (v_i * x^(k-1)_j) + b^k_h, x^0 = v (xDeepFM, eq. 6).
+    """CIN: layer k has maps[k] vectors x^k_h = sum_ij W^k_hij (v_i * x^(k-1)_j) + b^k_h, x^0 = v (xDeepFM).
 
     The features are the sums of all layers' vectors: width sum(maps).
     """

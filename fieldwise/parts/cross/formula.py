@@ -18,9 +18,9 @@ from fieldwise.parts.interactions import Interaction, array
 
 
 class Cross(Interaction):
-    """x <- x0 * (W x + b) + x, `times` times, x0 being all vectors side by side (DCNv2, eq. 1): width of x0.
+    """x <- x0 * (W x + b) + x, `times` times, x0 being all vectors side by side (DCNv2): width of x0.
 
-    With `gate`, x <- x0 * (W x + b) * sigmoid(Wg x) + x (GDCN, eq. 4).
+    With `gate`, x <- x0 * (W x + b) * sigmoid(Wg x) + x (GDCN).
     """
 
     def __init__(self, dims: Sequence[int], times: int, gate: bool = False) -> None:
@@ -51,7 +51,7 @@ class Cross(Interaction):
 
 
 class CrossMixture(Interaction):
-    """DCNv2's cross in E subspaces of `rank` r (its eq. 4): width of x0.
+    """DCNv2's cross in E subspaces of `rank` r: width of x0.
 
     x <- sum_e p_e(x) x0 * (U_e tanh(C_e tanh(V_e^T x)) + b) + x, p(x) the softmax over E scores of x. Each layer has
     matrices of its own; all share the scores, as in the authors' formula.

@@ -17,10 +17,10 @@ from fieldwise.parts.norm.norms import norm_of, plain_norm
 
 
 class Factorised(Interaction):
-    """Blocks norm([a ; a * b]), [a ; b] = W x + b (FinalNet, eq. 2-4), or with residual `sum` norm(a + a * b): width
+    """Blocks norm([a ; a * b]), [a ; b] = W x + b (FinalNet), or with residual `sum` norm(a + a * b): width
     widths[-1].
 
-    With `gate` the first x are the vectors, and the vectors times factors that are affine in all fields (its eq. 5).
+    With `gate` the first x are the vectors, and the vectors times factors that are affine in all fields.
     """
 
     RESIDUALS = ("concat", "sum")

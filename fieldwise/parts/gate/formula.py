@@ -57,7 +57,7 @@ class Gate(nn.Module):
 
 
 class Gated(Interaction):
-    """All vectors side by side, each number times 2 sigmoid(MLP(context)) (FinalMLP, section 3.2): width sum(dims).
+    """All vectors side by side, each number times 2 sigmoid(MLP(context)) (FinalMLP): width sum(dims).
 
     The context is the whole `row`, or a `learned` vector, the same for all rows.
     """

@@ -32,7 +32,7 @@ class FieldNorm(nn.Module):
 
 
 class MaskBlocks(Interaction):
-    """Blocks relu(LN(W (mask * x))), mask = W2 relu(W1 e + b1) + b2 by the row's vectors e (MaskNet, eq. 5-8).
+    """Blocks relu(LN(W (mask * x))), mask = W2 relu(W1 e + b1) + b2 by the row's vectors e (MaskNet).
 
     With `serial`, x of the first block are the normed vectors and of each other one the block before it: width
     widths[-1]. Without it, all blocks take the normed vectors and lie side by side: width sum(widths). A mask has

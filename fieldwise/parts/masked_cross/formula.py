@@ -16,7 +16,7 @@ from fieldwise.parts.norm.norms import EPSILON, plain_norm
 
 
 class MaskedCross(Interaction):
-    """x <- c * ([h ; h * relu(LN h)] + b) + x, h = W x of half the size, `times` times (FCN, eq. 4-8).
+    """x <- c * ([h ; h * relu(LN h)] + b) + x, h = W x of half the size, `times` times (FCN).
 
     c is x itself, so that the order of products doubles (`exponential`), or the first x (linear). x holds the first
     halves of all vectors, then their second halves. With `heads`, each head has its own part of every vector; they

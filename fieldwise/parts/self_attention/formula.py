@@ -15,7 +15,7 @@ from fieldwise.parts.interactions import Interaction, one_size
 
 
 class Attend(nn.Module):
-    """One layer (AutoInt, eq. 5-8): (B, F, width) -> (B, F, out), relu(softmax(Q K^T) V of each head + residual).
+    """One layer (AutoInt): (B, F, width) -> (B, F, out), relu(softmax(Q K^T) V of each head + residual).
 
     The residual is x, or W x where sizes differ. `scaled` divides the products by the root of a head's size.
     """

@@ -17,7 +17,7 @@ from fieldwise.parts.norm.norms import EPSILON, plain_norm
 
 
 class Stacked(nn.Module):
-    """One layer: x (B, n, D) -> LN([FM block ; L x] + x) (Wukong, section 3.4): (B, made + kept, D).
+    """One layer: x (B, n, D) -> LN([FM block ; L x] + x) (Wukong): (B, made + kept, D).
 
     The FM block is an MLP of LN(x (x^T Y)), `made` vectors; L x are `kept` sums of x. Where the number of vectors
     changes, the residual is R x instead of x.
