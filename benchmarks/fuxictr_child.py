@@ -21,7 +21,15 @@ from torch import Tensor, nn
 for missing in ("ray", "ray.data", "ray.data.datasource", "ray.data.datasource.filename_provider"):
     sys.modules.setdefault(missing, MagicMock())
 
-from fuxictr.pytorch.layers import CompressedInteractionNet, CrossNetMix, CrossNetV2, MLP_Block  # noqa: E402
+from fuxictr.pytorch.layers import (  # noqa: E402
+    BilinearInteractionV2,
+    CompressedInteractionNet,
+    CrossInteraction,
+    CrossNetMix,
+    CrossNetV2,
+    MLP_Block,
+    SqueezeExcitation,
+)
 
 Weights = dict[str, Tensor]
 
@@ -137,7 +145,105 @@ def finalmlp(weights: Weights, found: Weights, settings: dict[str, Any], zoo: st
     return fusion.to(x)(*units)
 
 
+def fibinet(weights: Weights, found: Weights, settings: dict[str, Any], zoo: str) -> Tensor:
+    v, part = found["vectors"], "branches.0.interaction.parts"
+    fields, dim = v.shape[1:]
+    squeeze = SqueezeExcitation(fields)
+    copy(squeeze.excitation[0], weights, f"{part}.1.gate.layers.0")
+    copy(squeeze.excitation[2], weights, f"{part}.1.gate.layers.1")
+    kind = {"pair": "field_interaction", "each": "field_each"}[settings["bilinear"]]
+    products = []
+    for ours, vectors in ((f"{part}.0", v), (f"{part}.1.part", squeeze.to(v)(v))):
+        bilinear, own = BilinearInteractionV2(fields, dim, kind), weights[f"{ours}.weight.entries"]
+        with torch.no_grad():
+            bilinear.bilinear_W[: len(own)].copy_(own)
+        # As a whole it would turn its places into floats.
+        bilinear.bilinear_W.data = bilinear.bilinear_W.data.to(v)
+        products.append(bilinear(vectors))
+    x = torch.cat(products, dim=1).flatten(1)
+    deep = mlp(weights, "branches.0.classifier.layers", x.shape[1], list(settings["hidden"]))
+    return deep.to(v)(x) + found["linear"].sum(dim=1)
+
+
+def gdcn(weights: Weights, found: Weights, settings: dict[str, Any], zoo: str) -> Tensor:
+    x, part = found["vectors"].flatten(1), "branches.0.interaction"
+    cross = of_zoo(zoo, "GDCN").GateCorssLayer(x.shape[1], settings["crosses"])
+    with torch.no_grad():
+        for number in range(settings["crosses"]):
+            cross.w[number].weight.copy_(weights[f"{part}.layers.{number}.weight"])
+            cross.b[number].copy_(weights[f"{part}.layers.{number}.bias"])
+            cross.wg[number].weight.copy_(weights[f"{part}.gates.{number}.layers.0.weight"])
+    return mlp(weights, "branches.0.classifier.layers", x.shape[1], list(settings["hidden"])).to(x)(cross.to(x)(x))
+
+
+def masknet(weights: Weights, found: Weights, settings: dict[str, Any], zoo: str) -> Tensor:
+    v, part, blocks = found["vectors"], "branches.0.interaction", list(settings["blocks"])
+    own, width, hidden = of_zoo(zoo, "MaskNet"), v.shape[1] * v.shape[2], list(settings["hidden"])
+    norms = []
+    for field in range(v.shape[1]):
+        norms.append(nn.LayerNorm(v.shape[2]))
+        with torch.no_grad():
+            norms[-1].weight.copy_(weights[f"{part}.norm.gain"][field])
+            norms[-1].bias.copy_(weights[f"{part}.norm.shift"][field])
+    if settings["structure"] == "serial":
+        found_by = own.SerialMaskNet(width, 1, None, blocks)
+        copy(found_by.fc[0], weights, "branches.0.classifier.layers.0")
+    else:
+        found_by = own.ParallelMaskNet(width, 1, None, len(blocks), blocks[0], hidden)
+        found_by.dnn = mlp(weights, "branches.0.classifier.layers", sum(blocks), hidden)
+    for number, block in enumerate(found_by.mask_blocks):
+        copy(block.mask_layer[0], weights, f"{part}.masks.{number}.layers.0")
+        copy(block.mask_layer[2], weights, f"{part}.masks.{number}.layers.1")
+        copy(block.hidden_layer[0], weights, f"{part}.layers.{number}")
+        copy(block.hidden_layer[1], weights, f"{part}.norms.{number}")
+    normed = torch.stack([norm.to(v)(v[:, field]) for field, norm in enumerate(norms)], dim=1)
+    return found_by.to(v)(v.flatten(1), normed.flatten(1))
+
+
+def edcn(weights: Weights, found: Weights, settings: dict[str, Any], zoo: str) -> Tensor:
+    v, part, own = found["vectors"], "branches.0.interaction", of_zoo(zoo, "EDCN")
+    width = v.shape[1] * v.shape[2]
+    m, first = v.flatten(1), None
+    for number in range(settings["crosses"]):
+        regulation = own.RegulationModule(v.shape[1], v.shape[2])
+        cross, layer = CrossInteraction(width), MLP_Block(width, [width], "ReLU")
+        with torch.no_grad():
+            for theirs, ours in zip((regulation.g1, regulation.g2), weights[f"{part}.factors.{number}"], strict=True):
+                theirs.copy_(ours)
+            cross.weight.weight.copy_(weights[f"{part}.crosses.{number}.weight"])
+            cross.bias.copy_(weights[f"{part}.biases.{number}"])
+        copy(layer.mlp[0], weights, f"{part}.layers.{number}")
+        c, d = regulation.to(v)(m)
+        first = c if first is None else first
+        # The formula of DCN's layer, x_0 (w^T x) + b + x; theirs leaves the last term out.
+        c, d = cross.to(v)(first, c) + c, layer.to(v)(d)
+        m = own.BridgeModule(width)(c, d)
+    last = nn.Linear(3 * width, 1)
+    copy(last, weights, "branches.0.classifier.layers.0")
+    return last.to(v)(torch.cat([c, d, m], dim=1))
+
+
+def finalnet(weights: Weights, found: Weights, settings: dict[str, Any], zoo: str) -> Tensor:
+    v, own, blocks = found["vectors"], of_zoo(zoo, "FinalNet"), list(settings["blocks"])
+    logits = []
+    for branch in range(2):
+        x, part = v, f"branches.{branch}.interaction"
+        if branch == 0:
+            gate = own.FeatureGating(v.shape[1])
+            copy(gate.linear, weights, f"{part}.gate")
+            x = gate.to(v)(v)
+        x = x.flatten(1)
+        stack, last = own.FinalBlock(x.shape[1], blocks, None, 0, True, "concat"), nn.Linear(blocks[-1], 1)
+        for number in range(len(blocks)):
+            copy(stack.layer[number].linear, weights, f"{part}.layers.{number}")
+            copy(stack.norm[number], weights, f"{part}.norms.{number}")
+        copy(last, weights, f"branches.{branch}.classifier.layers.0")
+        logits.append(last.to(v)(stack.eval().to(v)(x)))
+    return 0.5 * (logits[0] + logits[1])
+
+
 BUILD = {"DCNv2": dcnv2, "xDeepFM": xdeepfm, "AutoInt": autoint, "FinalMLP": finalmlp}
+BUILD |= {"FiBiNET": fibinet, "GDCN": gdcn, "MaskNet": masknet, "EDCN": edcn, "FinalNet": finalnet}
 
 
 def main() -> None:

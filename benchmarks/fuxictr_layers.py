@@ -3,8 +3,8 @@
     python benchmarks/fuxictr_layers.py [--rows 2000] [--zoo PATH]
 
 Makes an environment with FuxiCTR in the user's cache folder, which sees torch of this one; FuxiCTR's own classes run
-there, in a process of their own. Its wheel has layers and no models: AutoInt's attention and FinalMLP's gates and
-fusion are read from a checkout of its repository, PATH, and left out without one.
+there, in a process of their own. Its wheel has layers and not these models: what only they have, such as AutoInt's
+attention, is read from a checkout of its repository, PATH; without one such a model is left out.
 """
 
 from __future__ import annotations
@@ -35,6 +35,13 @@ MODELS = {
     "xDeepFM": ("xdeepfm", {**DEEP, "maps": (6, 5)}),
     "AutoInt": ("autoint", {**DEEP, "attention": 12, "heads": 3, "attention_layers": 2, "scaled": True}),
     "FinalMLP": ("finalmlp", {**DEEP, "gate": "row", "gate_hidden": (10,), "heads": 4}),
+    "FiBiNET, pair": ("fibinet", {**DEEP, "bilinear": "pair"}),
+    "FiBiNET, each": ("fibinet", {**DEEP, "bilinear": "each"}),
+    "GDCN": ("gdcn", {**DEEP, "crosses": 3}),
+    "MaskNet, serial": ("masknet", {**DEEP, "hidden": (), "structure": "serial", "blocks": (24, 12)}),
+    "MaskNet, parallel": ("masknet", {**DEEP, "structure": "parallel", "blocks": (12, 12)}),
+    "EDCN": ("edcn", {"dim": 8, "crosses": 2, "norm": "none"}),
+    "FinalNet": ("finalnet", {"dim": 8, "blocks": (16, 12), "dropout": 0.0}),
 }
 
 
