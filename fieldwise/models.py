@@ -17,7 +17,8 @@ import torch
 from fieldwise.config.errors import ConfigError, unknown
 from fieldwise.config.options import arguments, options_of
 from fieldwise.data.schema import Layout
-from fieldwise.nn.classifiers import DNN, Layers, Sum
+from fieldwise.later_models import LATER
+from fieldwise.nn.classifiers import DEEP, DNN, Layers, Sum
 from fieldwise.nn.crosses import PairTable
 from fieldwise.nn.embedding import Embedding, Linear, Vectors
 from fieldwise.nn.model import Branch, Model
@@ -32,8 +33,6 @@ from fieldwise.parts.micro.formula import MicroNetwork
 from fieldwise.parts.pair_sum.formula import PairSum
 from fieldwise.parts.pair_weights.formula import PairWeights
 
-# The layers of the networks that end in a DNN.
-DEEP = Layers(dropout=0.5)
 MODELS: dict[str, Callable[..., Model]] = {}
 
 
@@ -214,3 +213,7 @@ def pin(
     dims = vectors.sizes(layout)
     features = MicroNetwork(dims, subnet, product, subnet_norm, padded=True)
     return Model(Embedding(layout, dims), Branch(features, DNN(features.width, layers)))
+
+
+for later in LATER:
+    register(later)

@@ -44,6 +44,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "fm": {"dim": 5},
     "ipnn": DEEP,
     "pin": {**DEEP, "subnet": (4, 2)},
+    "fcn": {"dim": 4, "exponential": 1, "linear": 1, "dropout": 0.0},  # whose loss has factors of the whole batch
+    "deepfm": {**DEEP, "members": 3},
 }
 # Every way in which a gradient is made, moved or cut.
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -22,6 +22,7 @@ FLOORS = [
     {"graphs"},
     {"parts"},
     {"nn"},
+    {"later_models"},
     {"models"},
     {"optim"},
     {"bundle", "evaluation"},
@@ -35,7 +36,7 @@ FLOORS = [
     {"__main__"},
 ]
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-ROOT = {"__init__.py", "__main__.py", "cli.py", "models.py"}
+ROOT = {"__init__.py", "__main__.py", "cli.py", "later_models.py", "models.py"}
 
 
 def room_of(module: str) -> str:

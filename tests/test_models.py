@@ -185,6 +185,7 @@ def test_option_groups_are_spread_out() -> None:
         "norm": "layer",
         "activation": "relu",
         "dropout": 0.5,
+        "members": 1,
     }
     assert models.options("ffm") == {"dim": 4, "linear": True, "input_norm": False}
     assert models.options("lr") == {}
@@ -221,7 +222,7 @@ def test_ffms_start_follows_the_size_of_one_vector() -> None:
 
 def test_an_unknown_model_is_refused_with_the_nearest() -> None:
     for ask in (lambda: models.build("pnn", LAYOUT), lambda: models.options("pnn")):
-        with pytest.raises(ConfigError, match=r"unknown model 'pnn'; did you mean '.*pnn'. available: afm, ccpm"):
+        with pytest.raises(ConfigError, match=r"unknown model 'pnn'; did you mean '.*pnn'. available: afm, autoint"):
             ask()
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fieldwise import models
 from fieldwise.data.schema import Layout
 from fieldwise.models import Model
+from fieldwise.parts.mask.formula import FieldNorm
 from fieldwise.parts.norm.norms import PairNorm
 from tests.parts.drawn import drawn, numbers
 
@@ -21,7 +22,7 @@ DEEP = {"dim": 20, "hidden": (700,) * 5}
 
 def weights(model: nn.Module) -> int:
     """How many weights a model has, as Table 10 counts: neither biases nor the gains and shifts of norms."""
-    norms = (nn.LayerNorm, nn.BatchNorm1d, PairNorm)
+    norms = (nn.LayerNorm, nn.BatchNorm1d, PairNorm, FieldNorm)
     owned = [(module, *item) for module in model.modules() for item in module.named_parameters(recurse=False)]
     biases = {id(parameter) for path, parameter in model.named_parameters() if "bias" in path}
     return sum(p.numel() for module, _, p in owned if not isinstance(module, norms) and id(p) not in biases)

@@ -196,7 +196,8 @@ def tune(
 def compare(
     data: Annotated[Path, typer.Argument(help="A prepared folder.")],
     models: Annotated[
-        str, typer.Option(help="Names of `fieldwise models`, with commas; all; by default a few fast, strong ones.")
+        str,
+        typer.Option(help="Names of `fieldwise models`, with commas; field; all; by default a few fast, strong ones."),
     ] = "",
     seeds: Annotated[
         int | None,

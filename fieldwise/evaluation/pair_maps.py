@@ -29,10 +29,11 @@ CALL_ROWS = 2048
 
 
 def pair_part(model: Any) -> Interaction | None:
-    """The part of a network that processes pairs of fields, if it has one."""
+    """The part of a network that processes pairs of fields, if it has one; with two of them neither tells all."""
     if not isinstance(model, Model):
         return None
-    return next((part for part in model.modules() if isinstance(part, Pairwise | PairSum)), None)
+    found = [part for part in model.modules() if isinstance(part, Pairwise | PairSum)]
+    return found[0] if len(found) == 1 else None
 
 
 def tells_pairs(model: Any) -> bool:

@@ -20,6 +20,7 @@ from fieldwise.data.encode.refit import FOLDER as REFIT
 from fieldwise.data.encode.staged import Progress, quiet
 from fieldwise.experiments.folds import Folded
 from fieldwise.experiments.jobs import Job
+from fieldwise.later_models import LATER
 from fieldwise.models import registry
 from fieldwise.train import blend
 from fieldwise.train.race import Race
@@ -27,6 +28,8 @@ from fieldwise.train.race import Race
 # What a report says of later rows.
 OUTLOOK = ("expected_calibration", "level_kept", "level_moved", "level_sd", "views")
 ALL = "all"
+# The models since the paper (docs/models.md), beside IPNN to measure them by.
+FIELD, OF_FIELD = "field", ("ipnn", *(build.__name__ for build in LATER))
 BEST = "best"
 # Chosen on validation rows of public sets (docs/training.md). Trees of one seed would differ in nothing from those of
 # another without drawn rows and columns.
@@ -75,9 +78,11 @@ class Entrant:
 def entrants(text: str, data: Path) -> tuple[list[Entrant], list[str]]:
     """The models of a comma-separated list, `all`, or the usual ones for an empty one; and a note on who is left out.
 
-    MODEL-rates and MODEL-order read rates of categories, in folders inside of the prepared one.
+    `field` in the list stands for the models since the paper. MODEL-rates and MODEL-order read rates of categories, in
+    folders inside of the prepared one.
     """
-    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    asked = [name.strip() for name in text.split(",") if name.strip()]
+    names = list(dict.fromkeys(one for name in asked for one in (OF_FIELD if name == FIELD else [name])))
     found = [_entrant(name, data) for name in (registry() if names == [ALL] else names)] or _usual(data)
     if importlib.util.find_spec("xgboost") is None and any(one.model == "gbdt" for one in found):
         return [one for one in found if one.model != "gbdt"], [NO_XGBOOST]

@@ -80,4 +80,5 @@ def _table(table: object, fields: list[int], tables: str) -> Part:
 
 def _branch(branch: Branch) -> Part:
     parts = [plain_part_of(part) for part in (branch.interaction, branch.classifier)]
-    return Part("branch", parts=tuple(part for part in parts if part is not None))
+    share = {} if branch.share == 1 else {"share": branch.share}
+    return Part("branch", share, parts=tuple(part for part in parts if part is not None))

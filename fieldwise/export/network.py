@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldwise.data.schema import Layout
-from fieldwise.graphs.features import dnn, summed
+from fieldwise.graphs.features import Block, dnn, summed, two_streams
 from fieldwise.graphs.graph import Graph
 from fieldwise.graphs.lookups import Ids, Rows, pair_weights, vectors
 from fieldwise.graphs.plain_parts import Part
@@ -94,12 +94,17 @@ def graph_of(network: Part, declare: Declare, context: Sequence[int] = (), one_t
         parts.append(build.graph.constant(np.array([build.linear["bias"]], dtype=np.float32)))
     if build.branches:
         sides = replace(build.sides(), one_thread=one_thread)
-        for interaction, classifier in (branch.parts for branch in build.branches):
-            blocks = features(interaction, sides)
-            finish = summed(build.graph, blocks) if classifier.kind == "sum" else dnn(build.graph, classifier, blocks)
-            parts.append(finish)
+        parts += [_logit(build.graph, branch, features(branch.parts[0], sides)) for branch in build.branches]
     build.graph.output(build.graph.total(parts), LOGITS, np.float32, ("rows",))
     return build.graph.model()
+
+
+def _logit(graph: Graph, branch: Part, blocks: list[Block]) -> str:
+    """What a branch adds to the logit, (n,); one that was exported before branches had shares adds all of it."""
+    classifier, share = branch.parts[1], branch.settings.get("share", 1.0)
+    finish = {"sum": lambda *inputs: summed(graph, blocks), "two_streams": two_streams}.get(classifier.kind, dnn)
+    found = finish(graph, classifier, blocks)
+    return found if share == 1 else graph.op("Mul", found, share)
 
 
 def terms_of(network: Part, declare: Declare) -> Any:

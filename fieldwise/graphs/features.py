@@ -1,4 +1,4 @@
-"""Features of two sides, and the graphs that read them: a sum, a norm, a DNN.
+"""Features of two sides, and the graphs that read them: a sum, a norm, a DNN, two of them.
 
 A block of features belongs to the context, one row for all, or to the rows. The first layer of a DNN is a sum over
 blocks, so that the context's part of it is computed once.
@@ -111,11 +111,29 @@ def summed(graph: Graph, blocks: list[Block]) -> str:
 
 def dnn(graph: Graph, part: Part, blocks: list[Block]) -> str:
     """Fully connected layers, (n,)."""
+    return graph.op("Squeeze", _units(graph, part, blocks), [1])
+
+
+def two_streams(graph: Graph, part: Part, blocks: list[Block]) -> str:
+    """Two networks, each on its half of the features, and the products of their units by heads, (n,)."""
+    width, products, (*streams, last) = part["width"], part.arrays["products"], part.parts
+    # The halves are of different parts, so that no block has columns of both.
+    halves = [[block.moved(-n * width) for block in blocks if block.columns[0] // width == n] for n in (0, 1)]
+    x, y = (_units(graph, stream, half) for stream, half in zip(streams, halves, strict=True))
+    alone = graph.op("Gemm", graph.op("Concat", x, y, axis=1), last.arrays["weight"], last.arrays["bias"])
+    heads, size, _ = products.shape
+    first, second = (graph.reshape(each, [0, heads, 1, size]) for each in (x, y))
+    both = graph.op("Mul", graph.op("MatMul", first, products), second)
+    return graph.op("Add", graph.op("Squeeze", alone, [1]), graph.sum(both, [1, 2, 3]))
+
+
+def _units(graph: Graph, part: Part, blocks: list[Block]) -> str:
+    """The units of the last layer, (n, h)."""
     first, *others = part.parts
     x = _after(graph, part, first, _first_layer(graph, first, blocks))
     for layer in others:
         x = _after(graph, part, layer, graph.op("Gemm", x, layer.arrays["weight"], layer.arrays["bias"]))
-    return graph.op("Squeeze", x, [1])
+    return x
 
 
 def _after(graph: Graph, part: Part, layer: Part, x: str) -> str:

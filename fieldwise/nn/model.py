@@ -11,8 +11,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from fieldwise.config.errors import BundleError
+from fieldwise.nn.branch_losses import BranchLoss
 from fieldwise.nn.crosses import PairTable
 from fieldwise.nn.embedding import Embedding, Linear, Table, rows_of
+from fieldwise.nn.members import merged
 from fieldwise.nn.shallow_scores import SHALLOW
 from fieldwise.parts.interactions import Interaction
 from fieldwise.parts.ways import Way, chosen, no_triton
@@ -20,11 +22,14 @@ from fieldwise.parts.weights import Packed
 
 
 class Branch(nn.Module):
-    """An interaction and the classifier of its features: field vectors (B, F, D) -> logits (B,)."""
+    """An interaction and the classifier of its features: field vectors (B, F, D) -> logits (B,), or (B, k) of members.
 
-    def __init__(self, interaction: Interaction, classifier: nn.Module) -> None:
+    The model adds `share` of them to its logits: branches whose mean it takes have shares below 1, 1 together.
+    """
+
+    def __init__(self, interaction: Interaction, classifier: nn.Module, share: float = 1.0) -> None:
         super().__init__()
-        self.interaction, self.classifier = interaction, classifier
+        self.interaction, self.classifier, self.share = interaction, classifier, share
 
     @property
     def parts(self) -> dict[str, str]:
@@ -58,15 +63,22 @@ BOTH_TABLES = Way("Triton, both tables at once", _not_at_once, _at_once)
 
 
 class Model(nn.Module):
-    """ids (B, C) -> logits (B,), in two steps: look the rows up, then combine them."""
+    """ids (B, C) -> logits (B,), in two steps: look the rows up, then combine them.
+
+    `branch_loss` is what training adds to the log loss for the branches' own logits (nn/branch_losses.py).
+    """
 
     file = "weights.safetensors"
 
     def __init__(
-        self, embedding: Embedding | PairTable | None, *branches: Branch, linear: Linear | None = None
+        self,
+        embedding: Embedding | PairTable | None,
+        *branches: Branch,
+        linear: Linear | None = None,
+        branch_loss: BranchLoss | None = None,
     ) -> None:
         super().__init__()
-        self.embedding, self.linear = embedding, linear
+        self.embedding, self.linear, self.branch_loss = embedding, linear, branch_loss
         self.branches = nn.ModuleList(branches)
 
     @property
@@ -75,6 +87,14 @@ class Model(nn.Module):
         parts = (self.linear, *(branch.classifier for branch in self.branches))
         own: list[Tensor | None] = [getattr(part, "bias", None) for part in parts]
         return next((bias for bias in own if bias is not None), None)
+
+    @property
+    def biases(self) -> list[Tensor]:
+        """The biases to add a number to for it to be added to the logit: one, or those of all branches of a mean."""
+        averaged = [branch for branch in self.branches if isinstance(branch, Branch) and branch.share < 1]
+        if averaged:
+            return [bias for branch in averaged if (bias := getattr(branch.classifier, "bias", None)) is not None]
+        return [] if self.bias is None else [self.bias]
 
     @chosen(BOTH_TABLES)
     def lookup(self, ids: Tensor) -> dict[str, Tensor]:
@@ -88,11 +108,18 @@ class Model(nn.Module):
 
     def combine(self, found: dict[str, Tensor]) -> Tensor:
         """What `lookup` found -> logits (B,)."""
-        parts = [branch(found["vectors"]) for branch in self.branches]
+        return merged(self.scored(found)[0])
+
+    def scored(self, found: dict[str, Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """What `lookup` found -> logits (B,), or (B, k) of k members, and those of each branch by itself."""
+        own = [branch(found["vectors"]) for branch in self.branches]
+        parts = [z if branch.share == 1 else branch.share * z for branch, z in zip(self.branches, own, strict=True)]
         if self.linear is not None:
             parts.append(self.linear(found["linear"]))
+        if any(part.dim() == 2 for part in parts):
+            parts = [part if part.dim() == 2 else part[:, None] for part in parts]
         total: Tensor = sum(parts[1:], parts[0])
-        return total
+        return total, own
 
     def forward(self, ids: Tensor) -> Tensor:
         return self.combine(self.lookup(ids))

@@ -13,9 +13,12 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import NamedTuple
 
+import numpy as np
+
 from fieldwise import parts
 from fieldwise.config.errors import BundleError, unknown
 from fieldwise.graphs.features import Block
+from fieldwise.graphs.graph import Graph
 from fieldwise.graphs.plain_parts import Part
 from fieldwise.graphs.two_sides import Sides
 
@@ -31,6 +34,15 @@ class Form(NamedTuple):
     features: Graphs
     summands: Graphs | None = None
     whole: bool = False
+
+
+def whole(of_rows: Callable[[Part, Graph, str], str]) -> Form:
+    """The form of a part that needs all fields at once: (part, graph, vectors (B, F, D)) -> features (B, width)."""
+
+    def blocks(part: Part, sides: Sides) -> list[Block]:
+        return [Block(of_rows(part, sides.graph, sides.joined()), np.arange(part["width"]), False)]
+
+    return Form(blocks, whole=True)
 
 
 @cache

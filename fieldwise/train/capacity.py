@@ -13,7 +13,6 @@ from torch import nn
 from fieldwise.config import memory
 from fieldwise.config.errors import TooLarge
 from fieldwise.config.settings import Config
-from fieldwise.nn.classifiers import DNN
 from fieldwise.nn.crosses import PairTable
 from fieldwise.nn.embedding import Embedding
 from fieldwise.nn.model import Branch, Model
@@ -26,8 +25,14 @@ NUMBER = 4  # bytes of a float32
 # The settings that make each part of the need smaller.
 SMALLER = {
     "tables": ("model.dim", "model.buckets"),
-    "weights": ("model.hidden", "model.subnet", "model.channels", "model.attention", "model.dim"),
-    "batch": ("train.batch_size", "model.dim", "model.subnet", "model.hidden"),
+    "weights": (
+        *("model.hidden", "model.subnet", "model.channels", "model.attention", "model.dim"),
+        *("model.members", "model.blocks", "model.maps"),
+    ),
+    "batch": (
+        *("train.batch_size", "model.dim", "model.subnet", "model.hidden"),
+        *("model.members", "model.blocks", "model.maps"),
+    ),
 }
 # From this many fields on, their pairs take most of the memory.
 MANY_FIELDS = 200
@@ -105,8 +110,10 @@ def _numbers_of_a_row(model: Model) -> int:
     for branch in model.branches:
         assert isinstance(branch, Branch)
         numbers += branch.interaction.numbers
-        if isinstance(branch.classifier, DNN):
-            numbers += sum(part.out_features for part in branch.classifier.layers if isinstance(part, nn.Linear))
+        units = sum(part.out_features for part in branch.classifier.modules() if isinstance(part, nn.Linear))
+        members = getattr(branch.classifier, "members", 1)
+        # Each member has features of its own.
+        numbers += members * (units + (branch.interaction.width if members > 1 else 0))
     return numbers
 
 
@@ -114,7 +121,8 @@ def _settings(config: Config, names: tuple[str, ...]) -> str:
     """The settings among `names` that the model has, with their values, the largest first."""
     known: dict[str, Any] = {f"model.{name}": value for name, value in config.options.items()}
     known["train.batch_size"] = config.train.batch_size
-    found = sorted((name for name in names if name in known), key=lambda name: -_most(known[name]))
+    larger = [name for name in names if name in known and _most(known[name]) > 1]
+    found = sorted(larger, key=lambda name: -_most(known[name]))
     return " or ".join(f"{name} ({_plain(known[name])})" for name in found)
 
 

@@ -379,9 +379,10 @@ def _start(model: Model, settings: TrainSettings, dataset: Dataset) -> None:
     part = dataset.parts["train"]
     for table in tables(model):
         table.start(settings.init, settings.init_scale)
-    if settings.base_rate_start and model.bias is not None:
+    if settings.base_rate_start and model.biases:
         rate = float(np.average(part.labels, weights=part.weights))
-        nn.init.constant_(model.bias, math.log(rate / (1 - rate)) if 0 < rate < 1 else 0.0)
+        for bias in model.biases:
+            nn.init.constant_(bias, math.log(rate / (1 - rate)) if 0 < rate < 1 else 0.0)
     if settings.init_from:
         source = bundle.load(Path(settings.init_from))
         start_from(model, Encoder.load(dataset.path / "encoder", dataset.schema), source)
@@ -407,7 +408,8 @@ def _shift_bias(model: Model, shift: float) -> None:
     """Adds to the bias what all logits are off by where the new data keep another share of the negatives."""
     if not shift:
         return
-    if model.bias is None:
+    if not model.biases:
         raise ConfigError("--continue-from needs the share of negatives of the first data: this model has no bias")
     with torch.no_grad():
-        model.bias.add_(shift)
+        for bias in model.biases:
+            bias.add_(shift)

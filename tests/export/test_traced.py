@@ -151,6 +151,8 @@ def made(kind: str) -> Model:
     features = Concat(Flatten(dims), Twice(dims))
     if kind == "inherited form":
         return Model(Embedding(LAYOUT, dims), Branch(features, DNN(features.width, Layers((5,)))))
+    if kind == "members":
+        return Model(Embedding(LAYOUT, dims), Branch(Flatten(dims), DNN(12, Layers((5,), "batch", members=3))))
     if kind == "pair table":
         return Model(PairTable(LAYOUT, 50), Branch(Weighed(LAYOUT.fields), Sum()), linear=linear)
     if kind == "own sum":
@@ -160,7 +162,13 @@ def made(kind: str) -> Model:
 
 @pytest.mark.parametrize(
     ("kind", "of"),
-    [("inherited form", "Twice"), ("pair table", "Weighed"), ("own sum", "Halved"), ("own embedding", "Own")],
+    [
+        ("inherited form", "Twice"),
+        ("members", "DNN"),
+        ("pair table", "Weighed"),
+        ("own sum", "Halved"),
+        ("own embedding", "Own"),
+    ],
 )
 def test_what_no_form_tells_is_traced(kind: str, of: str) -> None:
     model, ids = made(kind), contract.drawn_ids(LAYOUT).numpy()

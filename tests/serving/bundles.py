@@ -22,6 +22,8 @@ from fieldwise.data.schema import Field, HistorySettings, Schema
 from fieldwise.nn.trees import Trees
 
 SMALL = {"dim": 4, "hidden": [8, 6], "subnet": [6, 3], "channels": [5], "buckets": 500, "rounds": 4}
+SMALL |= {"blocks": [8, 6], "maps": [4, 3], "attention": 6, "crosses": 1, "gate_hidden": [4], "fm_hidden": [6]}
+SMALL |= {"made": 3, "kept": 2, "fm_rank": 2, "stacked": 2}
 CALIBRATION = Calibration("platt", 1.2, -0.3, offset=-0.5)
 HISTORY = HistorySettings(keys=("user", "user*item", "price"), time="when", delay=2.0)
 FIELDS = (

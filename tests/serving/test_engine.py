@@ -125,7 +125,7 @@ def test_explanations(name: str, load: Any) -> None:
         assert sizes == sorted(sizes, reverse=True)
         assert len(found.pairs) == len(found.fields) * (len(found.fields) - 1) / 2
         assert {each.fields[0] for each in found.fields} == set(found.values)
-        assert found.exact == (name in ("lr", "poly2", "fm", "ffm", "kfm", "nifm", "afm"))
+        assert found.exact == (name in ("lr", "poly2", "fm", "ffm", "kfm", "nifm", "afm", "fwfm", "fmfm"))
         assert found.exact == ("occlusion" not in found.method)
         if found.exact:
             assert total == pytest.approx(found.logit, abs=1e-5)

@@ -56,6 +56,7 @@ def test_weights_and_state_are_counted_to_the_byte(name: str) -> None:
         ("kpnn", {"dim": 10**9}, "kpnn would have more weights than can be counted; lower model.dim (1000000000) or "),
         ("fnn", {"hidden": (10**9,)}, "lower model.hidden (1000000000) or model.dim (32)"),
         ("fnn", {"hidden": (10**12, 10**12)}, "lower model.hidden (1000000000000,1000000000000) or"),
+        ("fnn", {"members": 10**9}, "lower model.members (1000000000) or model.hidden (400,400) or"),
         ("pin", {"subnet": (10**9, 5)}, "lower model.subnet (1000000000,5) or model.hidden (400,400) or"),
     ],
 )

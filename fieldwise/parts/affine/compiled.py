@@ -52,13 +52,13 @@ class AffineProduct(torch.autograd.Function):
     """y = x W^T + b; dx = dy W, dW = dy^T x, db = sum dy."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
         return product(x, weight, bias)
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:  # type: ignore[override, unused-ignore]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override, unused-ignore]
         x, weight = ctx.saved_tensors
         by_x = product(grad, weight.T) if ctx.needs_input_grad[0] else None
-        return by_x, product(grad.T, x.T), grad.sum(dim=0)
+        return by_x, product(grad.T, x.T), grad.sum(dim=0) if ctx.needs_input_grad[2] else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -78,10 +79,18 @@ class Step:
     def objective(self, found: dict[str, Tensor], labels: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
         """The loss of what was looked up, and the loss with its penalties, which is differentiated."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.precision == "bf16"):
-            logits = self.model.combine(found)
-        loss = log_loss(logits.float() if logits.dtype == torch.bfloat16 else logits, labels, weights)
+            logits, own = self.model.scored(found)
+        logits, *own = (each.float() if each.dtype == torch.bfloat16 else each for each in (logits, *own))
+        loss = total = log_loss(logits, labels, weights)
+        if self.model.branch_loss is not None:
+            loss_of = partial(log_loss, weights=weights)
+            total = loss + self.model.branch_loss(own, logits, labels, loss_of, self.of_the_batch)
         penalty = self.penalty(found, len(labels))
-        return loss, loss if penalty is None else loss + penalty
+        return loss, total if penalty is None else total + penalty
+
+    def of_the_batch(self, loss: Tensor) -> Tensor:
+        """The mean loss of the whole batch, without a gradient, from that of this process's rows."""
+        return loss.detach()
 
     def _on_device(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
         weights = None if batch.weights is None else torch.from_numpy(batch.weights).to(self.device)
@@ -119,7 +128,13 @@ class Step:
 
 
 def log_loss(logits: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
-    """Mean log loss of a batch: the sum of weight times loss, divided by the number of rows."""
+    """Mean log loss of a batch: the sum of weight times loss, divided by the number of rows.
+
+    Of logits (B, k) of k members, the mean of their losses; `labels` are (B,) or, as other logits' answers, (B, k).
+    """
+    if logits.dim() == 2:
+        labels = (labels if labels.dim() == 2 else labels[:, None]).expand_as(logits)
+        weights = None if weights is None else weights[:, None]
     return functional.binary_cross_entropy_with_logits(logits, labels, weights)
 
 

@@ -46,7 +46,7 @@ class SharedStep(Step):
             )
         super().__init__(model, config, total)
         self.rank, self.workers = distributed.rank(), distributed.count()
-        self.whole = 0  # rows of the current batch, over all workers
+        self.whole = self.rows = 0  # rows of the current batch, over all workers and here
 
     def batches(self, part: Part, epoch: int, start: int = 0) -> Iterator[Share]:
         settings = self.settings
@@ -76,9 +76,13 @@ class SharedStep(Step):
 
     def objective(self, found: dict[str, Tensor], labels: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
         """This share's part of the batch's loss, and of the loss with its penalties."""
-        part = len(labels) / self.whole
+        self.rows = len(labels)
+        part = self.rows / self.whole
         loss, total = super().objective(found, labels, weights)
         return loss * part, total * part
+
+    def of_the_batch(self, loss: Tensor) -> Tensor:
+        return distributed.summed(loss.detach() * (self.rows / self.whole))
 
     def row_penalty(self, rows: int) -> float:
         """`objective` scales by the share, which is right for a mean; a sum is scaled back to that of all rows."""

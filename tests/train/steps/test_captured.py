@@ -33,10 +33,14 @@ def test_windows_go_on_in_the_middle_with_weights():
     in_interpreter(__name__, "check_equal", True)
 
 
-def trained(kind, part, start, weighted):
+# FCN's branches have a share in its loss.
+MODELS = {"fm": {"dim": 4}, "fcn": {"dim": 4, "exponential": 1, "linear": 1, "dropout": 0.0}}
+
+
+def trained(kind, name, part, start):
     torch.manual_seed(0)
     settings = TrainSettings(8, epochs=2, schedule="cosine", warmup=3, shuffle_rows=50, compile=False)
-    step = kind(build("fm", LAYOUT, {"dim": 4}).train(), Config("fm", {"dim": 4}, settings), total=40)
+    step = kind(build(name, LAYOUT, MODELS[name]).train(), Config(name, MODELS[name], settings), total=40)
     losses, number = [], start
     for epoch in range(2):
         for batch in step.batches(part, epoch, start if epoch == 0 else 0):
@@ -52,8 +56,9 @@ def check_equal(weighted):
 
     captured.WINDOW_BATCHES = 3
     part, start = rows(85, weighted), 2 if weighted else 0
-    plain, one = trained(Step, part, start, weighted)
-    fast, other = trained(captured.CapturedStep, part, start, weighted)
+    name = "fcn" if weighted else "fm"
+    plain, one = trained(Step, name, part, start)
+    fast, other = trained(captured.CapturedStep, name, part, start)
     np.testing.assert_allclose(fast, plain, rtol=1e-5)
     assert len(fast) == 22 - start
     for ours, theirs in zip(other.model.parameters(), one.model.parameters(), strict=True):

@@ -1,0 +1,1 @@
+"""Crosses and layers side by side that meet after each (EDCN)."""

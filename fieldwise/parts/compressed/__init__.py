@@ -1,0 +1,1 @@
+"""Products of each place with each field, compressed layer after layer (xDeepFM)."""

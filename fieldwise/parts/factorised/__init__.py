@@ -1,0 +1,1 @@
+"""Layers whose halves multiply each other (FinalNet)."""

@@ -1,0 +1,1 @@
+"""Numbers that a whole row gives to scale features by (GDCN, MaskNet, FinalMLP, FiBiNET)."""

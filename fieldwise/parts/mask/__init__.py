@@ -1,0 +1,1 @@
+"""Layers behind masks that the whole row gives (MaskNet)."""

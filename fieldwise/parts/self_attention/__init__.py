@@ -1,0 +1,1 @@
+"""Fields that attend to each other (AutoInt)."""

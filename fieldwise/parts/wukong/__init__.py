@@ -1,0 +1,1 @@
+"""Stacked layers of an FM and of compressed vectors (Wukong)."""
