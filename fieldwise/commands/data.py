@@ -122,6 +122,13 @@ def prepare(
     history_set: Annotated[
         list[str] | None, typer.Option(help="NAME=VALUE: time, delay, window, half_life, folds, group, strength.")
     ] = None,
+    sequence: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What earlier rows had: 'item,category by user last 50'; behind it positives, delay N, window N, "
+            "time COLUMN, view rolling. May be given again."
+        ),
+    ] = None,
     continue_from: Annotated[Path | None, typer.Option(help="A run or bundle whose ids stay; new ones follow.")] = None,
     separator: Separator = "",
     on_bad_rows: Annotated[
@@ -138,6 +145,7 @@ def prepare(
 
     Example: `fieldwise prepare log.csv --label click --out data`
     """
+    from fieldwise.data.kinds.past import pasts
     from fieldwise.data.read.delimited import separated
     from fieldwise.data.recipes.asked import Asked
     from fieldwise.data.recipes.prepared import prepare_asked
@@ -164,12 +172,13 @@ def prepare(
         drop=drop or (),
         keep_negatives=keep_negatives,
         history=past,
+        sequences=tuple(field for text in sequence or () for field in pasts(text)),
         gbdt_leaves=gbdt_leaves,
         known=known,
         skip_bad_rows=on_bad_rows == "skip",
         threads=threads,
         # Where `auto` proposes nothing, there is no history.
-        keep_rows=not history or bool(past and past.proposals),
+        keep_rows=not sequence and (not history or bool(past and past.proposals)),
         positive=positive,
         separator=separator,
         any_order=not any(item.partition("=")[0] in ("time", "folds", "group") for item in history_set or ()),
