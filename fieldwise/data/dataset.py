@@ -138,9 +138,9 @@ class Dataset:
         try:
             text = (path / FACTS).read_text(encoding="utf-8")
             facts = json.loads(text)
-            shape = (tuple(facts[key]) for key in ("sizes", "widths", "ordered", "first_sizes"))
+            layout = Layout(*(tuple(facts[key]) for key in ("sizes", "widths", "ordered", "first_sizes")))
             groups = tuple(tuple(group) for group in facts.get("sequences", ()))
-            layout = Layout(*shape, like=tuple(facts.get("like", ())), sequences=groups)
+            layout = replace(layout, like=tuple(facts.get("like", ())), sequences=groups)
             ranked = tuple(facts.get("ranked", ()))
             names, kept = list(facts["names"]), float(facts["negatives_kept"])
             hide = _hide(facts)

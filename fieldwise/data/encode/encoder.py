@@ -138,6 +138,23 @@ class Encoder:
         """The fingerprint of the trees of leaf fields; empty where there are none."""
         return self.leaves.fingerprint if self.leaves else ""
 
+    @property
+    def counts_rows(self) -> bool:
+        """Whether what earlier rows had becomes fields of later ones."""
+        return self.history is not None or bool(self.pasts)
+
+    @property
+    def end(self) -> float:
+        """The last moment that history and sequences have come to."""
+        timed = self.history is not None and self.history.settings.time
+        return max(self.pasts.end, self.history.end) if self.history and timed else self.pasts.end
+
+    def save_past(self, folder: Path) -> None:
+        """Writes the files of history and sequences alone, anew."""
+        for part in (self.history, self.pasts):
+            if part is not None:
+                part.save(folder)
+
     def keys(self, table: pa.Table) -> NDArray[np.uint64]:
         """The history's keys of rows (n, K + 1)."""
         assert self.history is not None

@@ -165,7 +165,8 @@ class _HistoryWriter(_Writer[History, "_KeyLog"]):
         self, encoder: Encoder, history: History, stage: Path, rows: Mapping[str, int], progress: Progress
     ) -> None:
         super().__init__(encoder, history, stage, rows, progress, len(history.names))
-        self.settings, self.inside = history.settings, None
+        self.settings = history.settings
+        self.inside: Counts | None = None
         self.step = max(1, min(STEP_ROWS, STEP_KEYS // len(history.settings.keys)))
 
     @property

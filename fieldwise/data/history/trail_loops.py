@@ -110,14 +110,3 @@ def listed(heads: Any, before: Any, counts: Any, order: Any) -> None:
             done += 1
             counts[row] += 1
             at = before[at]
-
-
-@njit(cache=True, nogil=True)
-def idle(newest: Any, counts: Any, most: Any) -> Any:
-    """Keys sorted by their newest event, the latest first: how many of them have `most` events at most together."""
-    total = 0
-    for row in range(len(newest)):
-        total += counts[row]
-        if total > most:
-            return row
-    return len(newest)

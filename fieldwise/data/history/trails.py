@@ -149,7 +149,7 @@ def _busiest(state: Mapping[str, NDArray[Any]], most: int) -> dict[str, NDArray[
     # Keys of one moment by their number, so that the order is always the same.
     order = np.lexsort((state["keys"], -state["times"][starts]))
     kept = np.zeros(len(order), dtype=bool)
-    kept[order[: _loops()["idle"](order, state["counts"][order], most)]] = True
+    kept[order[: np.searchsorted(np.cumsum(state["counts"][order]), most, side="right")]] = True
     events = np.repeat(kept, state["counts"])
     both = {name: state[name][kept] for name in ("keys", "counts")}
     return both | {name: state[name][events] for name in ("ids", "times")}
@@ -178,5 +178,5 @@ def _loops() -> dict[str, Any]:
     """The compiled loops; numba is imported when they are first needed."""
     from fieldwise.data.history import trail_loops
 
-    names = ("lookup", "replay", "needed", "place", "listed", "idle")
+    names = ("lookup", "replay", "needed", "place", "listed")
     return {name: getattr(trail_loops, name) for name in names}
