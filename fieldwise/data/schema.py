@@ -14,6 +14,7 @@ from typing import Any
 from fieldwise.config.errors import TYPES, ConfigError, unknown
 from fieldwise.config.toml import dumps
 from fieldwise.data.kinds.kind import FIRST, KINDS, MISSING, OTHER, PAD, Field, check_steps, kind_named, setting_types
+from fieldwise.data.kinds.past import PastField
 from fieldwise.data.read.labels import Classes
 
 __all__ = ["FIRST", "MISSING", "OTHER", "PAD", "Field", "HistorySettings", "Layout", "Schema", "history_settings"]
@@ -309,6 +310,10 @@ class Schema:
         for field in self.fields:
             if field.shares:
                 field.check_owner({one.name: one for one in self.fields})
+        views = {field.view for field in self.fields if isinstance(field, PastField)}
+        views |= {self.history.view} if self.history.keys and self.history.time else set()
+        if len(views) > 1:
+            raise ConfigError("held-out rows have one view of the past, history and sequences alike, found both")
         if self.gbdt_leaves < 0 or self.gbdt_depth < 1:
             found = f"{self.gbdt_leaves} trees of depth {self.gbdt_depth}"
             raise ConfigError(f"gbdt_leaves takes 0 or more trees of depth 1 or more, found {found}")
@@ -338,6 +343,12 @@ class Schema:
     def pasts(self) -> dict[str, str]:
         """The fields that are made of earlier rows, and the key that these have in common."""
         return {field.name: field.key for field in self.fields if field.key}
+
+    @property
+    def view(self) -> str:
+        """What held-out rows see of the past."""
+        views = [field.view for field in self.fields if isinstance(field, PastField)]
+        return views[0] if views else self.history.view
 
     @property
     def counts_rows(self) -> bool:

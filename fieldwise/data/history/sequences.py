@@ -39,6 +39,12 @@ class Past:
         own = self.settings
         self.trail = Trail(len(codes), own.last, own.delay, own.window, own.most_rows)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Past:
+        """What rows change is copied; the codes stay the same."""
+        other = copy.copy(self)
+        other.trail = copy.deepcopy(self.trail, memo)
+        return other
+
     @property
     def names(self) -> list[str]:
         return [code.field.name for code in self.codes]

@@ -114,7 +114,7 @@ class Encoder(Pool):
         x = s.transpose(1, 2).flatten(2)
         if self.shape.own:
             # Fields that the candidate lacks are 0 in its place.
-            first = s.new_zeros(len(s), self.shape.fields, self.shape.dim).index_copy(1, self.compared, candidate)
+            first = torch.zeros_like(s[:, :, 0]).index_copy(1, self.compared, candidate)
             x = torch.cat([first.flatten(1)[:, None], x], dim=1)
             present = torch.cat([present[:, :1], present], dim=1)
         x = x + self.places

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -236,6 +237,20 @@ def test_more_rows_go_on_where_it_stopped(tmp_path: Path) -> None:
     both = {name: first[name] + later[name] for name in rows}
     columns = data.layout.columns_of([data.names.index(past.name)])
     assert data.parts["train"].ids[:, columns].tolist() == expected(both, grown, past)[250:]
+
+
+def test_a_copy_goes_on_alone_with_the_same_codes(tmp_path: Path) -> None:
+    _, encoder = prepared(log(), tmp_path / "data", *pasts("item by user last 3 time t"))
+    # What a code has made of many words cannot be copied.
+    encoder.codes[1].word_ids(pa.array([f"i{n}" for n in range(300)]))
+    (past,) = encoder.pasts
+    other = copy.deepcopy(past)
+    before = past.trail.state()
+    rows = np.arange(1, 4, dtype=np.uint64), np.full((3, 1), 2, dtype=np.int32), np.ones(3), np.full(3, 1e6)
+    other.replay(*rows)
+    assert all((past.trail.state()[name] == array).all() for name, array in before.items())
+    assert len(other.trail.state()["keys"]) == len(before["keys"]) + 3
+    assert other.codes is past.codes
 
 
 def test_mistakes_are_told(tmp_path: Path) -> None:
