@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
+from fieldwise import models
 from fieldwise.data.schema import Layout
 from fieldwise.nn.embedding import POOLS, Vectors
+from fieldwise.nn.shallow_scores import is_shallow
 from fieldwise.parts.sequence.formula import CandidateAttention, Encoder, Last, Pool, Shape
 from tests.parts.drawn import numbers
 
@@ -104,6 +107,13 @@ def test_unused_places_change_nothing(pool: type[CandidateAttention] | type[Enco
     s, candidate = drawn(shape)
     other = torch.where(PRESENT[:, None, :, None], s, 1e3)
     torch.testing.assert_close(part(s, PRESENT, candidate), part(other, PRESENT, candidate), rtol=0, atol=1e-12)
+
+
+def test_loops_over_rows_of_ones_own_do_not_take_shared_ones() -> None:
+    apart, shared = Layout((5, 5), (1, 1)), Layout((5, 5), (1, 1), like=(0, 0), sequences=((1,),))
+    kinds = [(apart, {}, True), (shared, {}, False), (replace(apart, sequences=((1,),)), {"sequence": "last"}, False)]
+    for layout, options, shallow in kinds:
+        assert is_shallow(models.build("fm", layout, options)) == shallow
 
 
 def test_the_newest_place_stands_first() -> None:
