@@ -308,7 +308,7 @@ class Schema:
             if name and name in (self.label, self.weight):
                 raise ConfigError(f"'{name}' is the label or weight column and cannot be a field too")
         for field in self.fields:
-            if field.shares:
+            if field.shares or field.key:
                 field.check_owner({one.name: one for one in self.fields})
         views = {field.view for field in self.fields if isinstance(field, PastField)}
         views |= {self.history.view} if self.history.keys and self.history.time else set()

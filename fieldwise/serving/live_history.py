@@ -63,7 +63,7 @@ class LivePast:
     def ids(self, column: Column, rows: int) -> dict[str, NDArray[np.int32]]:
         """The ids (n, N) of each of its fields."""
         given = given_moments(column, self.settings.clock, known_moment)
-        return self.past.by_name(self.trail.lookup(self._keys(column), self.past.times(given, rows)).ids)
+        return self.past.by_name(self.past.ids(self.trail.lookup(self._keys(column), self.past.times(given, rows))))
 
     def add(self, column: Column, label: float, time: float | None) -> None:
         """Counts an event. One that arrives late counts from the last time counted so far."""
@@ -71,7 +71,7 @@ class LivePast:
         when = finite(float(self.past.times(given, 1)[0]) if time is None else time)
         # Nothing was counted yet, and the order is the time: it begins.
         when = when if abs(when) < 1e300 else 0.0
-        ids = np.array([coder(column(name))[0] for name, coder in self.owners], dtype=np.int32).T
+        ids = np.array([coder(column(name))[0] for name, coder in self.owners], dtype=np.int32).reshape(-1, 1).T
         self.past.replay(self._keys(column), ids, np.array([label]), np.array([max(when, self.trail.end)]))
 
     def _keys(self, column: Column) -> Keys:

@@ -50,12 +50,12 @@ def test_attention_of_the_candidate_equals_the_loop(own: tuple[int, ...], places
         v = [one for field in candidate[row].tolist() for one in field]
         scores = []
         for place in range(length):
-            x = [one for field in own or (0, 1) for one in s[row, field, place].tolist()]
-            if places:
-                x = [one + more for one, more in zip(x, pool.places[place].tolist(), strict=True)]
-            if own:
-                pairs = list(zip(v, x, strict=True))
-                x = [*v, *x, *(one - two for one, two in pairs), *(one * two for one, two in pairs)]
+            more = pool.places[place].tolist() if places else [0.0] * 2 * D
+            fields = [[one + more[f * D + d] for d, one in enumerate(s[row, f, place].tolist())] for f in (0, 1)]
+            x = [one for f in own for one in fields[f]]
+            pairs = list(zip(v, x, strict=True))
+            x = [*v, *x, *(one - two for one, two in pairs), *(one * two for one, two in pairs)]
+            x += [one for f in (0, 1) if f not in own for one in fields[f]]
             for layer in pool.layers:
                 x = [max(0.0, one) for one in affine(layer, x)]
             scores += affine(pool.score, x)

@@ -47,7 +47,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """DIN with a sequence in a cell, two of the log, with a delay and positives only, and a history beside them."""
     folder, rows = tmp_path_factory.mktemp("run"), pa.table(drawn(0, 400, 0))
     asked = [
-        *pasts("item,price by user last 5 time moment"),
+        *pasts("item,price by user last 5 time moment gaps"),
         *pasts("item by user*price last 3 positives delay 4 time moment"),
     ]
     prepare(

@@ -106,7 +106,7 @@ class Coder:
             found[number] = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False)[rows][::every])
         ids = {name: own[::every] for name, own in known.items()}
         for number, past in enumerate(self.encoder.pasts):
-            ids |= past.by_name(found[number].reshape(-1, len(past.codes), past.settings.last))
+            ids |= past.by_name(found[number].reshape(-1, len(past.names), past.settings.last))
         return _Seen(found.get(None), ids)
 
     def _ids_before(self, part: str, rows: slice) -> dict[str, NDArray[np.int32]]:

@@ -69,7 +69,8 @@ def _code(
     if field.shares:
         owner = codes[schema.names.index(field.shares)]
         return field.over(owner, known.codes[number].width) if known else field.fit_over(owner, column)
-    assert column is not None
+    if column is None:
+        return known.codes[number] if known else field.load([], {})
     return known.codes[number].grown(column) if known else fitted(field, column)
 
 

@@ -223,8 +223,8 @@ class _SequenceWriter(_Writer[Past, "_EventLog"]):
         self, encoder: Encoder, past: Past, number: int, stage: Path, rows: Mapping[str, int], progress: Progress
     ) -> None:
         self.sequence, self.settings = number, past.settings
-        super().__init__(encoder, past, stage, rows, progress, len(past.codes) * past.settings.last)
-        self.step = max(1, min(STEP_ROWS, STEP_KEYS // (len(past.codes) * past.settings.last)))
+        super().__init__(encoder, past, stage, rows, progress, past.width)
+        self.step = max(1, min(STEP_ROWS, STEP_KEYS // past.width))
 
     @property
     def view(self) -> str:

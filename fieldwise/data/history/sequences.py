@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from fieldwise.config.errors import BundleError, DataError
 from fieldwise.data.history.counts import Floats, Keys
 from fieldwise.data.history.history import every_moment, hashes_of, known_moments, mixed
-from fieldwise.data.history.trails import Trail
+from fieldwise.data.history.trails import Seen, Trail
 from fieldwise.data.kinds.kind import Code, Ids
-from fieldwise.data.kinds.past import PastCode
+from fieldwise.data.kinds.past import GapCode, LogCode, PastCode
 from fieldwise.data.read.cells import Cells
 
 FILE = "sequences.npz"
@@ -32,10 +32,15 @@ SEED = 0x5E9
 
 
 class Past:
-    """The fields of one sequence and what their keys had so far. `settings` are those of the first field."""
+    """The fields of one sequence and what their keys had so far. `settings` are those of the first field.
 
-    def __init__(self, codes: Sequence[PastCode]) -> None:
-        self.codes, self.settings = list(codes), codes[0].field
+    `codes` are of columns; behind their ids may come those of the gaps.
+    """
+
+    def __init__(self, every: Sequence[LogCode]) -> None:
+        self.settings = every[0].field
+        codes = self.codes = [code for code in every if isinstance(code, PastCode)]
+        self.gaps = [code for code in every if isinstance(code, GapCode)]
         own = self.settings
         self.trail = Trail(len(codes), own.last, own.delay, own.window, own.most_rows)
 
@@ -47,7 +52,12 @@ class Past:
 
     @property
     def names(self) -> list[str]:
-        return [code.field.name for code in self.codes]
+        return [code.field.name for code in (*self.codes, *self.gaps)]
+
+    @property
+    def width(self) -> int:
+        """How many ids a row has of all its fields."""
+        return len(self.names) * self.settings.last
 
     @property
     def columns(self) -> list[str]:
@@ -68,7 +78,7 @@ class Past:
             if code.owner.field.column not in table.column_names:
                 raise DataError(f"a sequence needs the column '{code.owner.field.column}' of the rows that it counts")
         found = [code.owner.column_ids(table[code.owner.field.column]).reshape(-1) for code in self.codes]
-        return np.stack(found, axis=1)
+        return np.stack(found, axis=1) if found else np.empty((len(table), 0), dtype=np.int32)
 
     def counts(self, labels: NDArray[Any]) -> NDArray[np.bool_]:
         """Which rows are events for later ones."""
@@ -82,7 +92,12 @@ class Past:
         """The ids (n, N) of each field for rows that come after all that was counted; nothing is changed."""
         clock = self.settings.clock
         given = known_moments(table[clock], clock) if clock and clock in table.column_names else None
-        return self.by_name(self.trail.lookup(self.keys_of(table, buckets), self.times(given, len(table))).ids)
+        return self.by_name(self.ids(self.trail.lookup(self.keys_of(table, buckets), self.times(given, len(table)))))
+
+    def ids(self, seen: Seen) -> Ids:
+        """What rows see -> the ids of all fields (n, C, N)."""
+        gaps = [code.of_ages(seen.ages)[:, None] for code in self.gaps]
+        return np.concatenate([seen.ids, *gaps], axis=1) if gaps else seen.ids
 
     def by_name(self, ids: Ids) -> dict[str, Ids]:
         """Ids (n, C, N) as those of each field."""
@@ -92,7 +107,7 @@ class Past:
         """Rows in the order of time: what each sees (n, C, N) before it comes; then all of them are counted."""
         if len(times) and times[0] < self.trail.end:
             raise DataError(f"a sequence runs forward: it has come to {self.trail.end:g}, found a row of {times[0]:g}")
-        return self.trail.replay(keys, ids, self.counts(labels), times).ids
+        return self.ids(self.trail.replay(keys, ids, self.counts(labels), times))
 
     def follow(
         self, table: pa.Table, buckets: Mapping[str, Ids], labels: NDArray[Any], passed: int = 0
@@ -109,7 +124,7 @@ class Past:
             raise DataError(
                 f"a sequence runs forward: {found}; leave out what it has counted, and sort the file by {clock}"
             )
-        ids = np.empty((len(table), len(self.codes), self.settings.last), dtype=np.int32)
+        ids = np.empty((len(table), len(self.names), self.settings.last), dtype=np.int32)
         rows = (self.keys_of(table, buckets)[order], self.ids_of(table)[order], labels[order], times[order])
         ids[order] = self.replay(*rows)
         return self.by_name(ids)
@@ -133,9 +148,9 @@ class Pasts:
     """All sequences of an encoder's codes."""
 
     def __init__(self, codes: Sequence[Code]) -> None:
-        groups: dict[str, list[PastCode]] = {}
+        groups: dict[str, list[LogCode]] = {}
         for code in codes:
-            if isinstance(code, PastCode):
+            if isinstance(code, LogCode):
                 groups.setdefault(code.field.sequence, []).append(code)
         self.every = [Past(group) for group in groups.values()]
 

@@ -27,13 +27,9 @@ class Shape:
     own: tuple[int, ...]
 
     @property
-    def compared(self) -> tuple[int, ...]:
-        """The fields by which places are weighed: those of the candidate, or all of them if it has none."""
-        return self.own or tuple(range(self.fields))
-
-    @property
-    def width(self) -> int:
-        return len(self.compared) * self.dim
+    def others(self) -> tuple[int, ...]:
+        """The fields that the candidate lacks, such as how long ago a row came."""
+        return tuple(field for field in range(self.fields) if field not in self.own)
 
 
 class Pool(nn.Module, ABC):
@@ -53,34 +49,38 @@ class Last(Pool):
 
 
 class CandidateAttention(Pool):
-    """DIN's weights of the places: [v, s, v - s, v * s] -> a small network -> a weight for each place.
+    """DIN's weights of the places: [v, s, v - s, v * s, others] -> a small network -> a weight for each place.
 
     With `softmax` the weights of a row sum to 1; without it they are as they come, as DIN has it, so that a long past
     of what the candidate is like counts for more. With `places`, each place has a vector that is added to s before it
-    is weighed. Without a candidate the network sees s alone.
+    is weighed. `others` are the fields of s that the candidate lacks.
     """
 
-    compared: Tensor
+    own: Tensor
+    others: Tensor
 
     def __init__(self, shape: Shape, units: Sequence[int] = (36,), softmax: bool = True, places: bool = True) -> None:
         super().__init__()
         self.shape, self.softmax = shape, softmax
-        widths = [(4 if shape.own else 1) * shape.width, *units]
+        widths = [(4 * len(shape.own) + len(shape.others)) * shape.dim, *units]
         self.layers = nn.ModuleList(affine(width, out) for width, out in zip(widths, units, strict=False))
         self.score = affine(widths[-1], 1)
-        self.places = nn.Parameter(torch.zeros(shape.length, shape.width)) if places else None
-        self.register_buffer("compared", torch.tensor(shape.compared), persistent=False)
+        self.places = nn.Parameter(torch.zeros(shape.length, shape.fields * shape.dim)) if places else None
+        for name, fields in (("own", shape.own), ("others", shape.others)):
+            self.register_buffer(name, torch.tensor(fields, dtype=torch.int64), persistent=False)
 
     def forward(self, s: Tensor, present: Tensor, candidate: Tensor) -> Tensor:
         return (self.weights(s, present, candidate)[:, None, :, None] * s).sum(dim=2)
 
     def weights(self, s: Tensor, present: Tensor, candidate: Tensor) -> Tensor:
         """The weight of each place, (B, L); 0 where it is not used."""
-        x = side_by_side(s, self.compared)
-        x = x if self.places is None else x + self.places
+        if self.places is not None:
+            s = s + self.places.unflatten(1, (self.shape.fields, self.shape.dim)).transpose(0, 1)
+        x = side_by_side(s, self.others)
         if self.shape.own:
-            v = candidate.flatten(1)[:, None].expand_as(x)
-            x = torch.cat([v, x, v - x, v * x], dim=2)
+            own = side_by_side(s, self.own)
+            v = candidate.flatten(1)[:, None].expand_as(own)
+            x = torch.cat([v, own, v - own, v * own, x], dim=2)
         for layer in self.layers:
             x = torch.relu(layer(x))
         scores: Tensor = self.score(x).squeeze(2)

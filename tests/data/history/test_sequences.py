@@ -19,8 +19,8 @@ from fieldwise.data.dataset import Dataset
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.prepare import Split, prepare
 from fieldwise.data.history.trails import Trail
-from fieldwise.data.kinds.kind import MISSING, PAD, Field
-from fieldwise.data.kinds.past import PastField, pasts
+from fieldwise.data.kinds.kind import FIRST, MISSING, PAD, Field
+from fieldwise.data.kinds.past import LOWEST, PastField, pasts
 from fieldwise.data.schema import Schema
 
 Event = tuple[int, int, int, float]  # key, id, label, time
@@ -170,6 +170,33 @@ def test_prepared_rows_are_those_of_brute_force_and_predictions_too(tmp_path: Pa
     for past in asked:
         assert seen[past.name].tolist() == expected(rows, encoder, past)[train:]
     assert encoder.pasts.end == rows["t"][total - 1]
+
+
+def test_gaps_say_how_long_ago(tmp_path: Path) -> None:
+    rows, (past, gap) = log(), pasts("item by user last 4 delay 2 positives time t gaps")
+    data, encoder = prepared(rows, tmp_path / "data", past, gap)
+    (group,) = data.layout.sequences
+    assert [data.names[field] for field in group] == ["item by user", "gap by user"]
+    assert data.layout.like == (0, 1, 2, 1, 4)
+    places = {name: number for number, name in enumerate(dict.fromkeys(rows["user"]))}
+    events = [
+        (places[u], place, label, t)
+        for place, (u, label, t) in enumerate(zip(rows["user"], rows["label"], rows["t"], strict=True))
+    ]
+    expected = []
+    for place, (key, _, _, now) in enumerate(events[: data.parts["train"].rows]):
+        seen = [
+            one for one in slow([(k, 1000 + n, y, t) for k, n, y, t in events[:place]], key, now, past) if one >= 1000
+        ]
+        ids = [FIRST + int(np.floor(np.log2(now - rows["t"][one - 1000]))) - LOWEST for one in seen] or [MISSING]
+        expected.append(ids + [PAD] * (4 - len(ids)))
+    columns = data.layout.columns_of([group[1]])
+    assert data.parts["train"].ids[:, columns].tolist() == expected
+    assert encoder.value_of(4, FIRST - LOWEST + 3) == "8 ago"
+    train = data.parts["train"].rows
+    held = {name: values[train:] for name, values in rows.items()}
+    ids = np.concatenate([data.parts[part].ids[:, columns] for part in ("valid", "test")])
+    assert encoder.transform(pa.table(held))[:, columns].tolist() == ids.tolist()
 
 
 def test_parts_in_one_another_and_the_order_of_the_rows(tmp_path: Path) -> None:
