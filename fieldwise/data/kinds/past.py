@@ -182,8 +182,8 @@ class PastCode(LogCode):
 def pasts(text: str) -> list[PastField]:
     """The fields that the command line asks for.
 
-    >>> [one.name for one in pasts("item, category by user last 50 positives delay 3600")]
-    ['item by user', 'category by user']
+    >>> [one.name for one in pasts("item, category by user last 50 positives")]
+    ['item by user positives', 'category by user positives']
     """
     found = GRAMMAR.fullmatch(text.strip())
     if found is None:
@@ -192,8 +192,11 @@ def pasts(text: str) -> list[PastField]:
     names = [name.strip() for name in found["of"].split(",") if name.strip()]
     by, settings = found["by"], _settings(found["rest"].split(), text)
     gaps = settings.pop("gaps", False)
-    fields = [PastField(f"{name} by {by}", of=name, by=by, **settings) for name in names]
-    return [*fields, *([PastField(f"gap by {by}", gaps=True, by=by, **settings)] if gaps else [])]
+    # What tells two sequences of one column apart is part of its name.
+    told = f"by {by}" + (" positives" if settings.get("positives") else "")
+    told += "".join(f" {word} {settings[word]:g}" for word in ("delay", "window") if settings.get(word))
+    fields = [PastField(f"{name} {told}", of=name, by=by, **settings) for name in names]
+    return [*fields, *([PastField(f"gap {told}", gaps=True, by=by, **settings)] if gaps else [])]
 
 
 def _settings(words: list[str], text: str) -> dict[str, Any]:

@@ -176,7 +176,7 @@ def test_gaps_say_how_long_ago(tmp_path: Path) -> None:
     rows, (past, gap) = log(), pasts("item by user last 4 delay 2 positives time t gaps")
     data, encoder = prepared(rows, tmp_path / "data", past, gap)
     (group,) = data.layout.sequences
-    assert [data.names[field] for field in group] == ["item by user", "gap by user"]
+    assert [data.names[field] for field in group] == ["item by user positives delay 2", "gap by user positives delay 2"]
     assert data.layout.like == (0, 1, 2, 1, 4)
     places = {name: number for number, name in enumerate(dict.fromkeys(rows["user"]))}
     events = [
