@@ -130,7 +130,9 @@ class Dataset:
         part = self.parts["train"]
         if not (hide and self.hide):
             return part
-        blanks = [blank(name, self.names, self.layout, self.schema.history, self.schema.pasts) for name in self.hide]
+        blanks = [
+            blank(name, self.names, self.layout, self.schema.history, self.schema.lost_pasts) for name in self.hide
+        ]
         return replace(part, hiding=Hiding(blanks, list(self.hide.values()), seed, part.labels))
 
     @classmethod

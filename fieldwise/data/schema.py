@@ -345,6 +345,11 @@ class Schema:
         return {field.name: field.key for field in self.fields if field.key}
 
     @property
+    def lost_pasts(self) -> dict[str, str]:
+        """Those of them that a row with a new key has nothing of: in a rolling view it has what came since."""
+        return {name: key for name, key in self.pasts.items() if self.view == VIEWS[0]}
+
+    @property
     def view(self) -> str:
         """What held-out rows see of the past."""
         views = [field.view for field in self.fields if isinstance(field, PastField)]

@@ -234,6 +234,25 @@ def test_a_flipped_label_or_a_later_row_changes_nothing_earlier(tmp_path: Path) 
     assert same == [[word if word in known else "" for word in row] for row in two]
 
 
+@pytest.mark.parametrize("view", ["frozen", "rolling"])
+def test_a_new_key_has_no_past_unless_it_goes_on(tmp_path: Path, view: str) -> None:
+    rows, (past,) = log(), pasts(f"item by user last 3 time t view {view}")
+    # Most held-out rows are of new users.
+    rows["user"][260:] = [f"new{place % 9}" for place in range(140)]
+    data, _ = prepared(rows, tmp_path / "data", past)
+    assert 0 < data.hide["user"] <= 0.1
+    own, ids = data.training(0), data.parts["train"].ids
+    shown = own.shown(np.arange(own.rows))
+    hidden = (shown[:, 0] == 1) & (ids[:, 0] != 1)
+    columns = data.layout.columns_of([data.names.index(past.name)])
+    seen = shown[hidden][:, columns]
+    if view == "frozen":
+        assert (seen == [MISSING, PAD, PAD]).all()
+    else:
+        assert (seen == ids[hidden][:, columns]).all()
+    assert hidden.sum() > 3
+
+
 def test_dropped_negatives_are_seen(tmp_path: Path) -> None:
     rows, (past,) = log(), pasts("item by user last 6 time t")
     whole, _ = prepared(rows, tmp_path / "whole", past)
