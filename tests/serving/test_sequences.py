@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pytest
 from fastapi.testclient import TestClient
 
+from fieldwise import cli
 from fieldwise.abtest.event_log import EventLog
 from fieldwise.abtest.router import Router
 from fieldwise.bundle.freshen import update_history
@@ -17,6 +19,7 @@ from fieldwise.bundle.predictor import Predictor
 from fieldwise.config.settings import load_config
 from fieldwise.data.encode.prepare import Split, prepare
 from fieldwise.data.kinds.past import pasts
+from fieldwise.data.read.cells import cells_of
 from fieldwise.data.schema import Field, HistorySettings, Schema
 from fieldwise.export.export import write_network
 from fieldwise.serving.application import Application, Hooks, Limits
@@ -100,6 +103,23 @@ def test_a_row_over_http_is_the_row_of_evaluate(run: Path, tmp_path: Path) -> No
     with again:
         np.testing.assert_allclose(second.predict(later, log=False).probabilities, expected, rtol=1e-5)
     assert np.abs(np.array(expected) - Predictor.load(run).predict(later)).max() > 1e-4
+
+
+def test_a_file_is_predicted_as_its_rows_are(run: Path, tmp_path: Path) -> None:
+    rows = drawn(1000, 60, 2)
+    pacsv.write_csv(pa.table(rows).drop_columns(["click"]), tmp_path / "rows.csv")
+    with pytest.raises(SystemExit) as end:
+        cli.main(["predict", str(run), str(tmp_path / "rows.csv"), "-o", str(tmp_path / "p.csv")])
+    assert end.value.code == 0
+    found = np.loadtxt(tmp_path / "p.csv", skiprows=1)
+    np.testing.assert_allclose(found, Predictor.load(run).predict(rows_of(rows)), rtol=1e-6)
+    # Cells as they lie in the file are read in another way than columns, to the same ids.
+    encoder = Predictor.load(run).encoder
+    names = [name for name in rows if name != "click"]
+    lines = (tmp_path / "rows.csv").read_bytes().replace(b'"', b"").split(b"\n", 1)[1]
+    cells = cells_of(lines, names, names, ",")
+    assert cells is not None
+    assert (encoder.transform(cells) == encoder.transform(pa.table(rows))).all()
 
 
 def test_a_ranking_has_the_past_of_its_user(run: Path, tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ class Plan:
 
     def with_past(self, schema: Schema) -> Schema:
         """A schema with the history and the sequences that are asked for."""
-        new = tuple(field for field in self.sequences if field.name not in schema.names)
+        new = tuple(field for field in self.sequences if field not in schema.fields)
         return replace(schema, history=self.past, fields=(*schema.fields, *new))
 
     @property

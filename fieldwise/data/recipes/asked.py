@@ -285,9 +285,9 @@ def _history_in_time(asked: Asked, split: Split, time: Times) -> HistorySettings
 def _sequences(
     asked: Asked, split: Split, history: HistorySettings | None, time: Times | None
 ) -> tuple[PastField, ...]:
-    """The sequences that are asked for, in the order of a time: the history's, the split's, or what a column says."""
+    """The sequences that are asked for, in the order of a time: the history's, what a column says, or the split's."""
     found = time.column if time and time.complete == 1 else ""
-    order = (history.time if history else "") or split.by or found
+    order = (history.time if history else "") or found or split.by
     for field in asked.sequences:
         if not (field.time or order):
             way_out = "write `time COLUMN` behind it, or `time row` for the order of the rows"
