@@ -1,12 +1,13 @@
 """How fast `prepare --recipe criteo` is beside the bare DuckDB query that does the same, on generated raw Criteo rows.
 
-    python benchmarks/prepare.py [--rows 2000000,8000000] [--history] [--folder DIR] [--unit FILE]
+    python benchmarks/prepare.py [--rows 2000000,8000000] [--history] [--sequence] [--folder DIR] [--unit FILE]
     python benchmarks/prepare.py --columns 500,1000,5000 [--rows 60] [--folder DIR]
 
 Each command is a process of its own; rows/s, peak memory and processor seconds are those of the whole process. The bare
 query reads the file, gives each text with 20 or more occurrences an id by its frequency, maps all rows to ids in their
 order and writes parquet, with two threads. `prepare` also fits buckets, splits, and looks for leaks. Rows beyond two
-million repeat the first two. With --history ten keys' past is added, in folds and in time. With --columns
+million repeat the first two. With --history ten keys' past is added, in folds and in time; with --sequence what the
+last 50 rows of a key had. With --columns
 `prepare` takes files of few rows and so many columns, numbers, categories, whole numbers and sets in turn, without and
 with rows that it keeps; then all folders are made of these. Each number of columns stands beside the first: what grows
 in line with the columns has the same seconds for each of them.
@@ -39,6 +40,7 @@ from fieldwise.data.encode.on_demand import made
 for name in ("rates", "order", "refit", "refit/rates", "refit/order"):
     made(Path(sys.argv[1]) / name)
 """
+SEQUENCE = "C3 by C10 last 50 time row"
 KEYS = "C1,C2,C3,C7,C10,C1*C2,C3*C4,C5*C9,C14*C17,C20*C22"
 BARE = r"""
 import sys, duckdb
@@ -103,7 +105,7 @@ def digest(folder: Path) -> str:
     return str(json.loads((folder / "data.json").read_text(encoding="utf-8"))["digest"])
 
 
-def compare(folder: Path, rows: int, history: bool, given: Path | None) -> None:
+def compare(folder: Path, rows: int, history: bool, given: Path | None, sequence: bool = False) -> None:
     path = raw_file(folder, rows, given=given)
     prepare = ["-m", "fieldwise", "prepare", str(path), "--recipe", "criteo", "--json", "--force"]
     bare = measured("-c", BARE, str(path), str(folder / "bare.parquet"))
@@ -114,6 +116,10 @@ def compare(folder: Path, rows: int, history: bool, given: Path | None) -> None:
     print(two.line("prepare --threads 2", rows, bare))
     print(one.line("prepare --threads 1", rows, bare))
     print(f"same rows from 1 and 2 threads: {digest(folder / 'one') == digest(folder / 'two')}", flush=True)
+    if sequence:
+        cost = measured(*prepare, "--sequence", SEQUENCE, "--threads", "2", "--out", str(folder / "sequence"))
+        print(cost.line("with the last 50 of a key", rows), flush=True)
+        shutil.rmtree(folder / "sequence")
     for name, more in (("in 10 folds", []), ("in time", ["--history-set", "time=row"])) if history else ():
         cost = measured(*prepare, "--history", KEYS, *more, "--threads", "2", "--out", str(folder / "past"))
         print(
@@ -172,6 +178,7 @@ def main() -> None:
     parser.add_argument("--rows", help="2000000,8000000, or with --columns 60")
     parser.add_argument("--columns", help="such as 500,1000,5000")
     parser.add_argument("--history", action="store_true")
+    parser.add_argument("--sequence", action="store_true")
     parser.add_argument("--folder", help="where the files go while they are needed")
     parser.add_argument("--unit", type=Path, help="two million rows that `simulate --layout raw` has written")
     asked = parser.parse_args()
@@ -180,7 +187,7 @@ def main() -> None:
             compare_widths(Path(folder), int(asked.rows or 60), [int(width) for width in asked.columns.split(",")])
             return
         for rows in (asked.rows or "2000000,8000000").split(","):
-            compare(Path(folder), int(rows), asked.history, asked.unit)
+            compare(Path(folder), int(rows), asked.history, asked.unit, asked.sequence)
 
 
 if __name__ == "__main__":

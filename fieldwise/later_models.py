@@ -11,7 +11,7 @@ from fieldwise.config.errors import ConfigError, unknown
 from fieldwise.data.schema import Layout
 from fieldwise.nn.branch_losses import towards_the_mean, where_worse
 from fieldwise.nn.classifiers import DEEP, DNN, LINEAR, Layers, Sum, TwoStreams
-from fieldwise.nn.embedding import Embedding, Linear, Vectors
+from fieldwise.nn.embedding import Linear, Vectors
 from fieldwise.nn.model import Branch, Model
 from fieldwise.parts.bilinear.formula import Bilinear, Squeezed
 from fieldwise.parts.bridge.formula import Bridged
@@ -40,12 +40,13 @@ def _halves(*parts: Interaction) -> list[Branch]:
     return [Branch(part, DNN(part.width, LINEAR), share=1 / len(parts)) for part in parts]
 
 
-def _crossed(layout: Layout, dims: tuple[int, ...], cross: Interaction, structure: str, layers: Layers) -> Model:
+def _crossed(layout: Layout, vectors: Vectors, cross: Interaction, structure: str, layers: Layers) -> Model:
     """Crosses beside a DNN on the same vectors, or before it."""
     if structure not in BESIDE:
         raise ConfigError(unknown("structure", structure, BESIDE))
-    branches = [_headed(cross, layers)] if structure == "stacked" else [_headed(cross), _headed(Flatten(dims), layers)]
-    return Model(Embedding(layout, dims), *branches)
+    beside = _headed(cross), _headed(Flatten(vectors.sizes(layout)), layers)
+    branches = [_headed(cross, layers)] if structure == "stacked" else beside
+    return Model(vectors.embedding(layout), *branches)
 
 
 def fwfm(layout: Layout, *, vectors: Vectors = Vectors(), linear: str = "weights") -> Model:
@@ -55,14 +56,14 @@ def fwfm(layout: Layout, *, vectors: Vectors = Vectors(), linear: str = "weights
     dims = vectors.sizes(layout)
     pairs = Branch(KernelSum(dims, "num"), Sum())
     if linear == "vectors":
-        return Model(Embedding(layout, dims), pairs, _headed(Flatten(dims)))
-    return Model(Embedding(layout, dims), pairs, linear=Linear(layout))
+        return Model(vectors.embedding(layout), pairs, _headed(Flatten(dims)))
+    return Model(vectors.embedding(layout), pairs, linear=Linear(layout))
 
 
 def fmfm(layout: Layout, *, vectors: Vectors = Vectors(), kernel: str = "mat") -> Model:
     """Field-matrixed FM: KFM under its later name; `kernel` "vec" is its FvFM."""
     dims = vectors.sizes(layout)
-    return Model(Embedding(layout, dims), Branch(KernelSum(dims, kernel), Sum()), linear=Linear(layout))
+    return Model(vectors.embedding(layout), Branch(KernelSum(dims, kernel), Sum()), linear=Linear(layout))
 
 
 def dcnv2(
@@ -77,7 +78,7 @@ def dcnv2(
 ) -> Model:
     """Deep and cross network 2: x <- x0 * (W x + b) + x beside a DNN or before it; `rank` > 0: a low-rank mixture."""
     dims = vectors.sizes(layout)
-    return _crossed(layout, dims, crossing(dims, crosses, rank, experts), structure, layers)
+    return _crossed(layout, vectors, crossing(dims, crosses, rank, experts), structure, layers)
 
 
 def gdcn(
@@ -90,7 +91,7 @@ def gdcn(
 ) -> Model:
     """Gated deep and cross network: DCNv2's crosses, each behind a gate by the whole row."""
     dims = vectors.sizes(layout)
-    return _crossed(layout, dims, Cross(dims, crosses, gate=True), structure, layers)
+    return _crossed(layout, vectors, Cross(dims, crosses, gate=True), structure, layers)
 
 
 def xdeepfm(
@@ -99,7 +100,7 @@ def xdeepfm(
     """xDeepFM: linear part, compressed interactions of vectors (CIN) and a DNN, added."""
     dims = vectors.sizes(layout)
     branches = _headed(Compressed(dims, maps)), _headed(Flatten(dims), layers)
-    return Model(Embedding(layout, dims), *branches, linear=Linear(layout, bias=False))
+    return Model(vectors.embedding(layout), *branches, linear=Linear(layout, bias=False))
 
 
 def autoint(
@@ -116,7 +117,7 @@ def autoint(
     """AutoInt: fields attend to each other in heads, with residuals; with `deep` AutoInt+, a DNN beside it."""
     dims = vectors.sizes(layout)
     attended = _headed(SelfAttention(dims, attention_layers, heads, attention, scaled, layers.dropout))
-    return Model(Embedding(layout, dims), attended, *([_headed(Flatten(dims), layers)] if deep else []))
+    return Model(vectors.embedding(layout), attended, *([_headed(Flatten(dims), layers)] if deep else []))
 
 
 def fibinet(
@@ -132,7 +133,7 @@ def fibinet(
     dims = vectors.sizes(layout)
     squeezed = Squeezed(Bilinear(dims, bilinear), len(dims), reduction, excitation)
     deep = _headed(Concat(Bilinear(dims, bilinear), squeezed), layers)
-    return Model(Embedding(layout, dims), deep, linear=Linear(layout, bias=False))
+    return Model(vectors.embedding(layout), deep, linear=Linear(layout, bias=False))
 
 
 def masknet(
@@ -149,7 +150,7 @@ def masknet(
         raise ConfigError(unknown("structure", structure, ("parallel", "serial")))
     dims = vectors.sizes(layout)
     masked = MaskBlocks(dims, blocks, structure == "serial", reduction, layers.dropout)
-    return Model(Embedding(layout, dims), _headed(masked, layers))
+    return Model(vectors.embedding(layout), _headed(masked, layers))
 
 
 def edcn(
@@ -163,7 +164,7 @@ def edcn(
 ) -> Model:
     """Enhanced DCN: crosses and layers side by side that meet in a bridge after each, behind gates of fields."""
     dims = vectors.sizes(layout)
-    return Model(Embedding(layout, dims), _headed(Bridged(dims, crosses, bridge, temperature, norm)))
+    return Model(vectors.embedding(layout), _headed(Bridged(dims, crosses, bridge, temperature, norm)))
 
 
 def finalmlp(
@@ -178,7 +179,7 @@ def finalmlp(
     """FinalMLP: two DNNs on the vectors, each behind a gate of its own, and the products of their units by heads."""
     dims = vectors.sizes(layout)
     streams = [Flatten(dims) if gate == "none" else Gated(dims, gate, gate_hidden) for _ in range(2)]
-    return Model(Embedding(layout, dims), Branch(Concat(*streams), TwoStreams(sum(dims), layers, heads)))
+    return Model(vectors.embedding(layout), Branch(Concat(*streams), TwoStreams(sum(dims), layers, heads)))
 
 
 def finalnet(
@@ -194,7 +195,7 @@ def finalnet(
     """FinalNet: two stacks of factorised layers, the first behind a gate of fields; the mean teaches each of them."""
     dims = vectors.sizes(layout)
     stacks = [Factorised(dims, blocks, residual, norm, dropout, gate and first) for first in (True, False)]
-    return Model(Embedding(layout, dims), *_halves(*stacks), branch_loss=towards_the_mean)
+    return Model(vectors.embedding(layout), *_halves(*stacks), branch_loss=towards_the_mean)
 
 
 def fcn(
@@ -209,7 +210,7 @@ def fcn(
     """FCN (DCNv3): crosses that double the order and crosses that add to it, their mean; each is in the loss."""
     dims = vectors.sizes(layout)
     both = MaskedCross(dims, exponential, True, heads, dropout), MaskedCross(dims, linear, False, heads, dropout)
-    return Model(Embedding(layout, dims), *_halves(*both), branch_loss=where_worse)
+    return Model(vectors.embedding(layout), *_halves(*both), branch_loss=where_worse)
 
 
 def wukong(
@@ -226,7 +227,8 @@ def wukong(
     """Wukong: stacked layers of an FM beside compressed vectors, so that each layer doubles the order, and a DNN."""
     dims = vectors.sizes(layout)
     return Model(
-        Embedding(layout, dims), _headed(Wukong(dims, stacked, made, kept, fm_rank, fm_hidden, layers.dropout), layers)
+        vectors.embedding(layout),
+        _headed(Wukong(dims, stacked, made, kept, fm_rank, fm_hidden, layers.dropout), layers),
     )
 
 

@@ -98,14 +98,15 @@ def poly2(layout: Layout, *, buckets: int = 2**18) -> Model:
 def fm(layout: Layout, *, vectors: Vectors = Vectors()) -> Model:
     """Factorisation machine: linear part and all pairs' inner products (section 3.1, eq. 3)."""
     dims = vectors.sizes(layout)
-    return Model(Embedding(layout, dims), Branch(PairSum(dims), Sum()), linear=Linear(layout))
+    return Model(vectors.embedding(layout), Branch(PairSum(dims), Sum()), linear=Linear(layout))
 
 
 @register
 def ffm(layout: Layout, *, dim: int = 4, linear: bool = True, input_norm: bool = False) -> Model:
     """Field-aware FM: a vector for each other field (section 3.1, eq. 4); input_norm is libFFM's 1/F."""
     products = FieldAwareProduct(layout.fields, dim, scale=1 / layout.fields if input_norm else 1.0)
-    embedding = Embedding(layout, ((layout.fields - 1) * dim,) * layout.fields, parts=layout.fields - 1)
+    # A row holds vectors for the other fields, which are not the same for two fields.
+    embedding = Embedding(layout.apart, ((layout.fields - 1) * dim,) * layout.fields, parts=layout.fields - 1)
     return Model(embedding, Branch(products, Sum()), linear=Linear(layout) if linear else None)
 
 
@@ -113,7 +114,7 @@ def ffm(layout: Layout, *, dim: int = 4, linear: bool = True, input_norm: bool =
 def kfm(layout: Layout, *, vectors: Vectors = Vectors(), kernel: str = "mat", kernel_init: str = "identity") -> Model:
     """Kernel FM: a kernel for each pair in FM's product (section 3.1.2, eq. 11)."""
     dims = vectors.sizes(layout)
-    return Model(Embedding(layout, dims), Branch(KernelSum(dims, kernel, kernel_init), Sum()), linear=Linear(layout))
+    return Model(vectors.embedding(layout), Branch(KernelSum(dims, kernel, kernel_init), Sum()), linear=Linear(layout))
 
 
 @register
@@ -123,7 +124,7 @@ def nifm(
     """Network-in-FM: a micro network for each pair in FM's product (section 3.1.3, eq. 13)."""
     dims = vectors.sizes(layout)
     subnets = MicroNetwork(dims, subnet, product=False, norm=norm, last_norm=False)
-    return Model(Embedding(layout, dims), Branch(subnets, Sum()), linear=Linear(layout))
+    return Model(vectors.embedding(layout), Branch(subnets, Sum()), linear=Linear(layout))
 
 
 @register
@@ -139,7 +140,7 @@ def afm(
     """Attentional FM: FM's pairs weighted by attention (section 3.1); `project` is of AFM's authors, not the paper."""
     dims = vectors.sizes(layout)
     pool = AttentionPool(dims, attention, temperature, project, dropout)
-    return Model(Embedding(layout, dims), Branch(pool, Sum()), linear=Linear(layout))
+    return Model(vectors.embedding(layout), Branch(pool, Sum()), linear=Linear(layout))
 
 
 @register
@@ -147,7 +148,7 @@ def fnn(layout: Layout, *, vectors: Vectors = Vectors(), layers: Layers = DEEP) 
     """Factorisation-machine supported network: the field vectors into a DNN (section 3.2)."""
     dims = vectors.sizes(layout)
     features = Flatten(dims)
-    return Model(Embedding(layout, dims), Branch(features, DNN(features.width, layers)))
+    return Model(vectors.embedding(layout), Branch(features, DNN(features.width, layers)))
 
 
 @register
@@ -163,7 +164,7 @@ def ccpm(
     """Convolutional click prediction: convolutions along the fields, pooled, into a DNN (section 3.2)."""
     dims = vectors.sizes(layout)
     features = Convolution(dims, channels, widths, keep)
-    return Model(Embedding(layout, dims), Branch(features, DNN(features.width, layers)))
+    return Model(vectors.embedding(layout), Branch(features, DNN(features.width, layers)))
 
 
 @register
@@ -172,7 +173,7 @@ def deepfm(layout: Layout, *, vectors: Vectors = Vectors(), layers: Layers = DEE
     dims = vectors.sizes(layout)
     features = Flatten(dims)
     deep = Branch(features, DNN(features.width, layers))
-    return Model(Embedding(layout, dims), Branch(PairSum(dims), Sum()), deep, linear=Linear(layout, bias=False))
+    return Model(vectors.embedding(layout), Branch(PairSum(dims), Sum()), deep, linear=Linear(layout, bias=False))
 
 
 @register
@@ -180,7 +181,7 @@ def ipnn(layout: Layout, *, vectors: Vectors = Vectors(), product_norm: bool = T
     """Inner-product network: field vectors and all pairwise inner products into a DNN (section 3.3.2)."""
     dims = vectors.sizes(layout)
     features = Concat(Flatten(dims), normed(InnerProduct(dims), product_norm))
-    return Model(Embedding(layout, dims), Branch(features, DNN(features.width, layers)))
+    return Model(vectors.embedding(layout), Branch(features, DNN(features.width, layers)))
 
 
 @register
@@ -196,7 +197,7 @@ def kpnn(
     """Kernel-product network: field vectors and all pairwise kernel products into a DNN (section 3.3.3)."""
     dims = vectors.sizes(layout)
     features = Concat(Flatten(dims), normed(KernelProduct(dims, kernel, kernel_init), product_norm))
-    return Model(Embedding(layout, dims), Branch(features, DNN(features.width, layers)))
+    return Model(vectors.embedding(layout), Branch(features, DNN(features.width, layers)))
 
 
 @register
@@ -212,7 +213,23 @@ def pin(
     """Product-network in network: a micro network for each pair, their outputs into a DNN (section 3.3.4)."""
     dims = vectors.sizes(layout)
     features = MicroNetwork(dims, subnet, product, subnet_norm, padded=True)
-    return Model(Embedding(layout, dims), Branch(features, DNN(features.width, layers)))
+    return Model(vectors.embedding(layout), Branch(features, DNN(features.width, layers)))
+
+
+@register
+def din(
+    layout: Layout, *, vectors: Vectors = Vectors(sequence="attention", sequence_softmax=False), layers: Layers = DEEP
+) -> Model:
+    """Deep interest network: what of the past is like the candidate, with the other vectors, into a DNN (Zhou 2018)."""
+    features = Flatten(vectors.sizes(layout))
+    return Model(vectors.embedding(layout), Branch(features, DNN(features.width, layers)))
+
+
+@register
+def bst(layout: Layout, *, vectors: Vectors = Vectors(sequence="encoder"), layers: Layers = DEEP) -> Model:
+    """Behaviour sequence transformer: self-attention over the past and the candidate, into a DNN (Chen 2019)."""
+    features = Flatten(vectors.sizes(layout))
+    return Model(vectors.embedding(layout), Branch(features, DNN(features.width, layers)))
 
 
 for later in LATER:

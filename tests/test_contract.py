@@ -14,7 +14,7 @@ from fieldwise import models
 from fieldwise.config.errors import ConfigError
 from fieldwise.data.schema import FIRST, Layout
 from fieldwise.models import Model
-from fieldwise.nn.embedding import Linear
+from fieldwise.nn.embedding import POOLS, Linear
 from fieldwise.optim import Adam
 from fieldwise.parts.interactions import Pairwise
 
@@ -22,6 +22,7 @@ LAYOUTS = {
     "plain": Layout.of((5, 7, 4)),
     "sets": Layout((5, 7, 4, 6), (1, 3, 1, 2)),
     "interpolated": Layout((5, 7, 4, 6), (1, 4, 2, 1), (1, 3)),
+    "sequences": Layout((5, 4, 5), (1, 1, 3), like=(0, 1, 0), sequences=((2,),)),
 }
 # Options of these names, whoever has them, are smaller here than by default: the rules do not depend on them.
 SMALL = {"dim": 6, "hidden": (24, 24), "subnet": (8, 5), "channels": (24,), "dropout": 0.0}
@@ -110,6 +111,20 @@ def test_a_sets_score_does_not_depend_on_the_order_of_its_members(name: str) -> 
     one, other, longer = model(torch.tensor([[2, 3, 6, -1], [2, 6, 3, -1], [2, 6, 3, 0]]))
     assert one.item() == pytest.approx(other.item(), abs=1e-12)
     assert one.item() != pytest.approx(longer.item(), abs=1e-6)
+
+
+@pytest.mark.parametrize("name", [name for name in models.MODELS if "sequence" in models.options(name)])
+def test_a_network_takes_a_sequence_in_every_way(name: str) -> None:
+    layout = LAYOUTS["sequences"]
+    ids = torch.tensor([[2, 3, 4, 2, 3], [2, 3, 3, 2, 4], [2, 3, 4, -1, -1]])
+    for pool in POOLS:
+        model = made(name, layout, sequence=pool, sequence_units=(4,)).double().eval()
+        for parameter in model.embedding.parameters():
+            torch.nn.init.normal_(parameter, std=0.3)
+        row, turned, shorter = model.embedding(ids)
+        # Only a mean does not know the order, and only the newest not what came before.
+        assert (pool == "mean") == torch.allclose(row, turned, atol=1e-9)
+        assert (pool == "last") == torch.allclose(row, shorter, atol=1e-9)
 
 
 @every_model

@@ -181,6 +181,11 @@ def test_option_groups_are_spread_out() -> None:
     assert models.options("fnn") == {
         "dim": 32,
         "adaptive": 0.0,
+        "sequence": "mean",
+        "sequence_units": (36,),
+        "sequence_softmax": True,
+        "sequence_places": True,
+        "sequence_heads": 2,
         "hidden": (400, 400),
         "norm": "layer",
         "activation": "relu",

@@ -134,8 +134,8 @@ def rewrite(origin: Bundle, out: Path, force: bool = False) -> None:
         shutil.copytree(origin.path, work, dirs_exist_ok=True)
         for own in origin.members or (origin,):
             folder = work / own.path.relative_to(origin.path)
-            if own.own_encoder.history is not None:
-                own.own_encoder.history.save(folder / "encoder")
+            if own.own_encoder.counts_rows:
+                own.own_encoder.save_past(folder / "encoder")
                 _seal(folder)
         _seal(work)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,13 +29,13 @@ def update_history(
     updated.
     """
     origin = bundle.load(source)
-    models = [own for own in origin.members or (origin,) if own.own_encoder.history is not None]
+    models = [own for own in origin.members or (origin,) if own.own_encoder.counts_rows]
     if not models:
-        way_out = "prepare with --history and train to have one"
+        way_out = "prepare with --history or --sequence and train to have one"
         raise BundleError(f"the model has no history to bring up to date; {way_out} ({source})")
     # Members may share an encoder, which must count a row once.
     encoders = dict.fromkeys(own.own_encoder for own in models)
-    before = {own.path: own.own_encoder.history.end for own in models if own.own_encoder.history}
+    before = {own.path: own.own_encoder.end for own in models}
     rows = 0
     for chunk in chunks:
         label = origin.schema.label
@@ -52,13 +53,14 @@ def update_history(
 
 
 def _facts(own: Bundle, before: float) -> dict[str, Any]:
-    history = own.own_encoder.history
-    assert history is not None
-    timed = bool(history.settings.time)
+    history, pasts = own.own_encoder.history, own.own_encoder.pasts
+    timed = bool(pasts) or (history is not None and bool(history.settings.time))
+    sequences = {name: past.trail.used for past in pasts for name in past.names}
     return {
         "model": own.config.model,
-        "keys": list(history.settings.keys),
-        "known": history.counts.used,
-        "from": before if timed else None,
-        "to": history.end if timed else None,
+        "keys": list(history.settings.keys) if history else [],
+        "known": history.counts.used if history else 0,
+        "sequences": sequences,
+        "from": before if timed and math.isfinite(before) else None,
+        "to": own.own_encoder.end if timed else None,
     }

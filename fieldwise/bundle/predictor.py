@@ -141,8 +141,7 @@ class Predictor:
         """The ids of rows; the histories then count these rows."""
         ids = []
         for encoder, _ in parts_of(self.encoder):
-            timed = encoder.history is not None and encoder.history.settings.time
-            ids.append(encoder.transform(rows, follow(encoder, rows, labels, passed) if timed else None))
+            ids.append(encoder.transform(rows, *follow(encoder, rows, labels, passed, timed=True)))
         return join(self.encoder, ids)
 
     def evaluate_prepared(self, folder: Path, part: str = "test", by: str = "") -> dict[str, Any]:

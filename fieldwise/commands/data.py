@@ -13,7 +13,7 @@ from fieldwise.reporting.console import counting, err, print_json, print_proposa
 
 if TYPE_CHECKING:
     from fieldwise.data.encode.encoder import Encoder
-    from fieldwise.data.world import World
+    from fieldwise.data.world import SequentialWorld, World
 
 # Fields that are named one by one.
 SHOWN = 100
@@ -25,7 +25,8 @@ def simulate(
     kind: Annotated[
         str,
         typer.Option(
-            help="demo, criteo, avazu, ipinyou, appstore, repeat (users return); raw also criteo-1tb and movielens-1m."
+            help="demo, criteo, avazu, ipinyou, appstore, repeat (users return), sequence (clicks depend on the last "
+            "three items); raw also criteo-1tb and movielens-1m."
         ),
     ] = "demo",
     rows: int = 100_000,
@@ -64,13 +65,22 @@ def simulate(
         if layout == "raw":
             write_raw(kind, Simulation(rows, seed, rate), file)
         else:
-            write_log(World(kind, seed, rate, days), rows, file, seed, truth, first_day, last_day)
+            world = _sequential(seed, rate, days) if kind == "sequence" else World(kind, seed, rate, days)
+            write_log(world, rows, file, seed, truth, first_day, last_day)
     drop = " --drop true_probability" if truth else ""
     how = f"--recipe {kind}" if layout == "raw" else f"--label click{drop}"
     if json:
         print_json({"file": str(file), "rows": rows, "kind": kind, "seed": seed, "days": days, "layout": layout})
     else:
         say(f"{rows:,} rows in {file}\nnext: fieldwise prepare {file} {how} --out data")
+
+
+def _sequential(seed: int, rate: float | None, days: int) -> SequentialWorld:
+    from fieldwise.data.world import SequentialWorld
+
+    if rate is not None or days != 10:
+        raise ConfigError("--kind sequence has a rate of its own and no days; leave out --rate and --days")
+    return SequentialWorld(seed)
 
 
 def _simulate_ids(world: World, log: tuple[int, int, int, int | None], folder: Path, threads: int, json: bool) -> None:
@@ -122,6 +132,13 @@ def prepare(
     history_set: Annotated[
         list[str] | None, typer.Option(help="NAME=VALUE: time, delay, window, half_life, folds, group, strength.")
     ] = None,
+    sequence: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What earlier rows had: 'item,category by user last 50'; behind it positives, gaps, delay N, "
+            "window N, time COLUMN, view rolling. May be given again."
+        ),
+    ] = None,
     continue_from: Annotated[Path | None, typer.Option(help="A run or bundle whose ids stay; new ones follow.")] = None,
     separator: Separator = "",
     on_bad_rows: Annotated[
@@ -138,6 +155,7 @@ def prepare(
 
     Example: `fieldwise prepare log.csv --label click --out data`
     """
+    from fieldwise.data.kinds.past import pasts
     from fieldwise.data.read.delimited import separated
     from fieldwise.data.recipes.asked import Asked
     from fieldwise.data.recipes.prepared import prepare_asked
@@ -164,12 +182,13 @@ def prepare(
         drop=drop or (),
         keep_negatives=keep_negatives,
         history=past,
+        sequences=tuple(field for text in sequence or () for field in pasts(text)),
         gbdt_leaves=gbdt_leaves,
         known=known,
         skip_bad_rows=on_bad_rows == "skip",
         threads=threads,
         # Where `auto` proposes nothing, there is no history.
-        keep_rows=not history or bool(past and past.proposals),
+        keep_rows=not sequence and (not history or bool(past and past.proposals)),
         positive=positive,
         separator=separator,
         any_order=not any(item.partition("=")[0] in ("time", "folds", "group") for item in history_set or ()),

@@ -42,5 +42,7 @@ def update(
         return
     for own in found["histories"]:
         span = "" if own["to"] is None else f", from {own['from']:g} to {own['to']:g}"
-        say(f"{own['model']}: {found['rows']:,} rows counted{span}; it knows {own['known']:,} values and combinations")
+        knows = [f"it knows {own['known']:,} values and combinations"] if own["keys"] else []
+        knows += [f"{name}: of {keys:,} keys" for name, keys in own["sequences"].items()]
+        say(f"{own['model']}: {found['rows']:,} rows counted{span}; {'; '.join(knows)}")
     say(f"bundle: {folder}\nnext: fieldwise predict {folder} FILE -o predictions.csv")

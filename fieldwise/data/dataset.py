@@ -130,7 +130,9 @@ class Dataset:
         part = self.parts["train"]
         if not (hide and self.hide):
             return part
-        blanks = [blank(name, self.names, self.layout, self.schema.history) for name in self.hide]
+        blanks = [
+            blank(name, self.names, self.layout, self.schema.history, self.schema.lost_pasts) for name in self.hide
+        ]
         return replace(part, hiding=Hiding(blanks, list(self.hide.values()), seed, part.labels))
 
     @classmethod
@@ -139,6 +141,8 @@ class Dataset:
             text = (path / FACTS).read_text(encoding="utf-8")
             facts = json.loads(text)
             layout = Layout(*(tuple(facts[key]) for key in ("sizes", "widths", "ordered", "first_sizes")))
+            groups = tuple(tuple(group) for group in facts.get("sequences", ()))
+            layout = replace(layout, like=tuple(facts.get("like", ())), sequences=groups)
             ranked = tuple(facts.get("ranked", ()))
             names, kept = list(facts["names"]), float(facts["negatives_kept"])
             hide = _hide(facts)
@@ -243,7 +247,9 @@ def write_facts(
         "positives": tally.positives,
         "digest": digest,
         "hide": hide or {},
-    } | ({"levels": tally.levels} if tally.levels else {})
+    }
+    more = {"levels": tally.levels, "like": layout.like, "sequences": layout.sequences}
+    facts |= {name: value for name, value in more.items() if value}
     (folder / FACTS).write_text(json.dumps(facts, indent=1), encoding="utf-8")
 
 

@@ -6,7 +6,7 @@ looks like that, a model is free to answer anything: trees that read rates had p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,17 +39,21 @@ class Blank:
         return found
 
 
-def blank(name: str, names: Sequence[str], layout: Layout, history: HistorySettings) -> Blank:
+def blank(
+    name: str, names: Sequence[str], layout: Layout, history: HistorySettings, pasts: Mapping[str, str] | None = None
+) -> Blank:
     """What is seen of a new value of a column, or of a new combination such as `user*item`.
 
-    The field of that name is `other`, and the keys that are made of the name, or of it and others, have no past.
-    `names` are those of all fields of the layout. A rank, by which trees read a number, stays: a new value has one too.
+    The field of that name is `other`, and the keys that are made of the name, or of it and others, have no past; nor
+    have the fields of earlier rows, whose keys are in `pasts`. `names` are those of all fields of the layout. A rank,
+    by which trees read a number, stays: a new value has one too.
     """
     layout = layout.without_ranks
     values = {name: OTHER} if name in names else {}
     parts = {name} if name in names else set(name.split("*"))
     for key in (key for key in history.keys if parts <= set(key.split("*"))):
         values |= {f"{key}:{part}": MISSING if part == "rate" else FIRST for part in history.parts}
+    values |= {field: MISSING for field, key in (pasts or {}).items() if parts <= set(key.split("*"))}
     places = {one: place for place, one in enumerate(names)}
     columns: list[int] = []
     ids: list[int] = []

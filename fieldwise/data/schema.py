@@ -14,6 +14,7 @@ from typing import Any
 from fieldwise.config.errors import TYPES, ConfigError, unknown
 from fieldwise.config.toml import dumps
 from fieldwise.data.kinds.kind import FIRST, KINDS, MISSING, OTHER, PAD, Field, check_steps, kind_named, setting_types
+from fieldwise.data.kinds.past import PastField
 from fieldwise.data.read.labels import Classes
 
 __all__ = ["FIRST", "MISSING", "OTHER", "PAD", "Field", "HistorySettings", "Layout", "Schema", "history_settings"]
@@ -34,13 +35,18 @@ class Layout:
     `ordered` are the fields whose ids, from 2 on, rise with their values: numbers in buckets, or between anchors where
     they have several columns. `first_sizes` are the sizes before vocabularies grew, where they did: what follows the
     sizes, as adaptive vectors do, must stay. `ranked` are the fields whose numbers trees read as finer ranks, in a
-    column each behind all others; networks have the layout without them.
+    column each behind all others; networks have the layout without them. `like` names for each field the one whose
+    vectors it has, itself where these are its own; empty where all are. `sequences` are fields whose columns are
+    places in time, the newest first; those of one group are what the same rows had in several columns.
 
     >>> layout = Layout((3, 5, 4), (1, 2, 1))
     >>> layout.rows, layout.columns, layout.column_fields, layout.column_offsets
     (12, 4, [0, 1, 1, 2], [0, 3, 3, 8])
     >>> replace(layout, ranked=(0,)).column_fields, replace(layout, ranked=(0,)).columns_of([0])
     ([0, 1, 1, 2, 0], [0, 4])
+    >>> shared = Layout((3, 5, 3), (1, 1, 4), like=(0, 1, 0), sequences=((2,),))
+    >>> shared.rows, shared.offsets, shared.apart.offsets
+    (8, [0, 3, 0], [0, 3, 8])
     """
 
     sizes: tuple[int, ...]
@@ -48,6 +54,8 @@ class Layout:
     ordered: tuple[int, ...] = ()
     first_sizes: tuple[int, ...] = ()
     ranked: tuple[int, ...] = ()
+    like: tuple[int, ...] = ()
+    sequences: tuple[tuple[int, ...], ...] = ()
 
     @classmethod
     def of(cls, sizes: Sequence[int]) -> Layout:
@@ -60,6 +68,16 @@ class Layout:
         return replace(self, ranked=()) if self.ranked else self
 
     @property
+    def apart(self) -> Layout:
+        """The layout in which no field shares another's rows."""
+        return replace(self, like=()) if self.like else self
+
+    @property
+    def owners(self) -> tuple[int, ...]:
+        """For each field the one whose rows it looks up."""
+        return self.like or tuple(range(self.fields))
+
+    @property
     def id_columns(self) -> int:
         """How many columns a row has before the ranks."""
         return sum(self.widths)
@@ -69,14 +87,21 @@ class Layout:
         new = range(self.fields, self.fields + len(sizes))
         more = (self.sizes + tuple(sizes), self.widths + (width,) * len(sizes))
         first = self.first_sizes + tuple(sizes) if self.first_sizes else ()
-        return Layout(*more, self.ordered + (tuple(new) if ordered else ()), first, self.ranked)
+        like = (*self.like, *new) if self.like else ()
+        return Layout(*more, self.ordered + (tuple(new) if ordered else ()), first, self.ranked, like, self.sequences)
 
     def only(self, fields: Sequence[int]) -> Layout:
         """The layout of some of the fields."""
         kinds = frozenset(self.ordered), frozenset(self.ranked)
         ordered, ranked = (tuple(place for place, f in enumerate(fields) if f in known) for known in kinds)
         sizes, widths = (tuple(of[f] for f in fields) for of in (self.sizes, self.widths))
-        return Layout(sizes, widths, ordered, tuple(self.first_sizes[f] for f in fields if self.first_sizes), ranked)
+        first = tuple(self.first_sizes[f] for f in fields if self.first_sizes)
+        places = {field: place for place, field in enumerate(fields)}
+        # A field whose owner is not among them has rows of its own.
+        like = tuple(places.get(self.owners[f], place) for f, place in places.items())
+        groups = [tuple(places[f] for f in group if f in places) for group in self.sequences]
+        shared = like if like != tuple(range(len(fields))) else ()
+        return Layout(sizes, widths, ordered, first, ranked, shared, tuple(group for group in groups if group))
 
     def columns_of(self, fields: Sequence[int]) -> list[int]:
         """The columns of some of the fields."""
@@ -91,7 +116,7 @@ class Layout:
 
     @property
     def rows(self) -> int:
-        return sum(self.sizes)
+        return sum(size for field, size in enumerate(self.sizes) if self.owners[field] == field)
 
     @property
     def columns(self) -> int:
@@ -99,11 +124,16 @@ class Layout:
 
     @property
     def has_sets(self) -> bool:
-        return self.id_columns > self.fields
+        """Whether a field has several ids, or those of another field."""
+        return self.id_columns > self.fields or bool(self.like)
 
     @property
     def offsets(self) -> list[int]:
-        return [0, *itertools.accumulate(self.sizes)][:-1]
+        """The first row of each field in a table of all of them."""
+        owners = self.owners
+        own = [size if owners[field] == field else 0 for field, size in enumerate(self.sizes)]
+        starts = [0, *itertools.accumulate(own)]
+        return [starts[owner] for owner in owners]
 
     @property
     def column_fields(self) -> list[int]:
@@ -274,9 +304,16 @@ class Schema:
         if not names:
             raise ConfigError("a schema needs at least one field, found none")
         check_names(names)
-        for name in (*names, *(field.column for field in self.fields)):
-            if name in (self.label, self.weight):
+        for name in (*names, *(name for field in self.fields for name in field.columns)):
+            if name and name in (self.label, self.weight):
                 raise ConfigError(f"'{name}' is the label or weight column and cannot be a field too")
+        for field in self.fields:
+            if field.shares or field.key:
+                field.check_owner({one.name: one for one in self.fields})
+        views = {field.view for field in self.fields if isinstance(field, PastField)}
+        views |= {self.history.view} if self.history.keys and self.history.time else set()
+        if len(views) > 1:
+            raise ConfigError("held-out rows have one view of the past, history and sequences alike, found both")
         if self.gbdt_leaves < 0 or self.gbdt_depth < 1:
             found = f"{self.gbdt_leaves} trees of depth {self.gbdt_depth}"
             raise ConfigError(f"gbdt_leaves takes 0 or more trees of depth 1 or more, found {found}")
@@ -293,14 +330,35 @@ class Schema:
     @property
     def columns(self) -> list[str]:
         """The columns that rows to predict for should have: the fields' and those of the history."""
-        own = [field.column for field in self.fields]
+        own = [name for field in self.fields for name in field.columns]
         return list(dict.fromkeys([*own, *(name for name in (*self.history.columns, self.history.clock) if name)]))
 
     @property
     def optional(self) -> set[str]:
         """The columns that rows to predict for may lack; their values are missing then."""
-        needed = {field.column for field in self.fields if not field.may_be_absent}
+        needed = {name for field in self.fields if not field.may_be_absent for name in field.columns_needed}
         return set(self.columns) - needed - set(self.history.columns)
+
+    @property
+    def pasts(self) -> dict[str, str]:
+        """The fields that are made of earlier rows, and the key that these have in common."""
+        return {field.name: field.key for field in self.fields if field.key}
+
+    @property
+    def lost_pasts(self) -> dict[str, str]:
+        """Those of them that a row with a new key has nothing of: in a rolling view it has what came since."""
+        return {name: key for name, key in self.pasts.items() if self.view == VIEWS[0]}
+
+    @property
+    def view(self) -> str:
+        """What held-out rows see of the past."""
+        views = [field.view for field in self.fields if isinstance(field, PastField)]
+        return views[0] if views else self.history.view
+
+    @property
+    def counts_rows(self) -> bool:
+        """Whether fields are made of earlier rows: of their counts, or of their values."""
+        return bool(self.history.keys or self.pasts)
 
     @property
     def ordered(self) -> tuple[int, ...]:

@@ -186,7 +186,7 @@ def hidden(encoder: Encoder | JoinedEncoder, name: str, ids: NDArray[np.int32]) 
 
 
 def _hidden(encoder: Encoder, name: str, ids: NDArray[np.int32]) -> NDArray[np.int32]:
-    found = blank(name, encoder.names, encoder.layout, encoder.schema.history).put(ids)
+    found = blank(name, encoder.names, encoder.layout, encoder.schema.history, encoder.schema.lost_pasts).put(ids)
     if encoder.leaves is not None:
         last = encoder.layout.id_columns
         plain = found[:, : last - len(encoder.leaves.names)]

@@ -75,12 +75,11 @@ def mean_vectors(model: Model, layout: Layout, counts: NDArray[Any] | None = Non
     offsets = layout.offsets
     for table, size in zip(model.embedding.tables, dict.fromkeys(sizes), strict=True):
         assert isinstance(table, Table)
-        fields, start = [field for field, own in enumerate(sizes) if own == size], 0
-        for field in fields:
+        fields = [field for field, own in enumerate(sizes) if own == size]
+        for field, start in zip(fields, table.layout.offsets, strict=True):
             rows = table.weight[start : start + layout.sizes[field]].detach().double().cpu()
             own = weights[offsets[field] : offsets[field] + layout.sizes[field], None]
             found[field, :size] = (rows * own).sum(dim=0) / own.sum().clamp(min=1e-12)
-            start += layout.sizes[field]
     return found
 
 

@@ -15,6 +15,7 @@ from fieldwise.nn.crosses import PairTable
 from fieldwise.nn.embedding import Embedding, Linear, Table
 from fieldwise.nn.model import Branch, Model
 from fieldwise.parts.interactions import Interaction, array, plain_part_of
+from fieldwise.parts.sequence.formula import Pool
 
 
 def network(model: Model, layout: Layout, tables: str = "fp32") -> Part:
@@ -24,8 +25,9 @@ def network(model: Model, layout: Layout, tables: str = "fp32") -> Part:
     """
     model, found = model.cpu().eval(), []
     shape = {key: list(getattr(layout, key)) for key in ("sizes", "widths", "ordered")}
+    shape |= {"like": list(layout.like)} if layout.like else {}
     if not _known_tables(model):
-        of = type(model if type(model) is not Model else model.embedding).__name__
+        of = _innermost_lookup(model)
         return Part("network", shape, parts=(trace.traced(model, layout, of, from_ids=True),))
     if isinstance(model.embedding, Embedding):
         found.append(_embedding(model.embedding, tables))
@@ -48,7 +50,14 @@ def _known_tables(model: Model) -> bool:
     """Whether `graphs/lookups.py` can look up the ids."""
     kinds = (Embedding, PairTable, type(None)), (Linear, type(None))
     own = all(getattr(type(model), name) is getattr(Model, name) for name in ("lookup", "forward"))
-    return own and type(model.embedding) in kinds[0] and type(model.linear) in kinds[1]
+    known = own and type(model.embedding) in kinds[0] and type(model.linear) in kinds[1]
+    return known and getattr(model.embedding, "sequences", None) is None
+
+
+def _innermost_lookup(model: Model) -> str:
+    """The name of what looks ids up in its own way: the model, its embedding, or the part that pools a sequence."""
+    pools = [part for part in model.modules() if isinstance(part, Pool)]
+    return type(model if type(model) is not Model else pools[0] if pools else model.embedding).__name__
 
 
 def _unknown(model: Model) -> str:
@@ -70,7 +79,8 @@ def _embedding(embedding: Embedding, tables: str) -> Part:
     sizes = dict.fromkeys(embedding.dims)
     groups = [[f for f, d in enumerate(embedding.dims) if d == size] for size in sizes]
     own = [_table(table, group, tables) for table, group in zip(embedding.tables, groups, strict=True)]
-    return Part("embedding", {"dim": embedding.dim}, parts=tuple(own))
+    apart = {} if embedding.layout.like else {"apart": True}
+    return Part("embedding", {"dim": embedding.dim, **apart}, parts=tuple(own))
 
 
 def _table(table: object, fields: list[int], tables: str) -> Part:

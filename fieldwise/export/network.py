@@ -27,13 +27,14 @@ OTHERS: dict[str, tuple[Any, ...]] = {"places": (np.int64,), "onnx": (np.int8,)}
 
 
 def layout_of(network: Part) -> Layout:
-    return Layout(*(tuple(network[name]) for name in ("sizes", "widths", "ordered")))
+    like = tuple(network["like"]) if "like" in network.settings else ()
+    return replace(Layout(*(tuple(network[name]) for name in ("sizes", "widths", "ordered"))), like=like)
 
 
 def check(network: Part, layout: Layout) -> None:
     """Raises ValueError if a network is not for rows of this layout, or a table has no row for some id."""
     sizes = layout.sizes
-    if layout_of(network) != Layout(sizes, layout.widths, layout.ordered):
+    if layout_of(network) != Layout(sizes, layout.widths, layout.ordered, like=layout.like):
         raise ValueError("the exported network has other fields than its encoder; export it again")
     for path, part in network.walk():
         for name, array in part.arrays.items():
@@ -46,8 +47,9 @@ def check(network: Part, layout: Layout) -> None:
             pairs = itertools.combinations(sizes, 2)
             _check_rows(part.parts[0], sum(min(one * other, part["buckets"]) for one, other in pairs))
         elif part.kind in ("embedding", "linear"):
+            own = layout.apart if part.kind == "linear" or part.settings.get("apart") else layout
             for table in part.parts:
-                _check_rows(table, sum(sizes[field] for field in table["fields"]))
+                _check_rows(table, own.only(table["fields"]).rows)
 
 
 def _check_rows(table: Part, rows: int) -> None:
@@ -164,7 +166,7 @@ class Build:
     def linear_weights(self) -> list[tuple[str, list[int]]]:
         """The weights (n, G, 1) of each side's fields, and their order."""
         assert self.linear is not None
-        return [vectors(self.looked, self.linear.parts[0], ids, ids.fields) for ids in self.ids]
+        return [vectors(self.looked, self.linear.parts[0], ids, ids.fields, self.layout.apart) for ids in self.ids]
 
     def sides(self) -> Sides:
         """The vectors of the context and of the candidates."""
@@ -182,10 +184,11 @@ class Build:
         """The vectors (n, G, D) of a side's fields in order; shorter ones are padded with zeros."""
         assert self.embedding is not None
         graph, found, order = self.graph, [], []
+        layout = self.layout.apart if self.embedding.settings.get("apart") else self.layout
         for table in self.embedding.parts:
             if not set(table["fields"]) & set(ids.fields):
                 continue
-            value, fields = vectors(self.looked, table, ids, ids.fields)
+            value, fields = vectors(self.looked, table, ids, ids.fields, layout)
             missing = self.embedding["dim"] - table.arrays["weight"].shape[1]
             found.append(graph.op("Pad", value, [0, 0, 0, 0, 0, missing]) if missing else value)
             order += fields

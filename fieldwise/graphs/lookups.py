@@ -75,11 +75,13 @@ class Rows:
         return found
 
 
-def vectors(rows: Rows, table: Part, ids: Ids, fields: Sequence[int]) -> tuple[str, list[int]]:
-    """The vectors (n, G, D) of those fields that the table has, and the list of these fields in the same order."""
-    layout, order = ids.layout, table["fields"]
-    sizes = [layout.sizes[field] for field in order]
-    offsets = dict(zip(order, [0, *itertools.accumulate(sizes)], strict=False))
+def vectors(rows: Rows, table: Part, ids: Ids, fields: Sequence[int], layout: Layout) -> tuple[str, list[int]]:
+    """The vectors (n, G, D) of those fields that the table has, and the list of these fields in the same order.
+
+    The layout says which fields share the table's rows.
+    """
+    order = table["fields"]
+    offsets = dict(zip(order, layout.only(order).offsets, strict=True))
     kinds: dict[tuple[int, bool], list[int]] = {}
     wanted, ordered = frozenset(fields), frozenset(layout.ordered)
     for field in (field for field in order if field in wanted):

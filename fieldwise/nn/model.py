@@ -46,7 +46,7 @@ def _tables(model: Model) -> tuple[Table, Table] | None:
         return None
     vectors, linear = model.embedding.tables[0], model.linear.weights
     assert isinstance(vectors, Table)
-    return None if linear.layout.has_sets else (vectors, linear)
+    return None if vectors.layout.has_sets else (vectors, linear)
 
 
 def _not_at_once(model: Model, ids: Tensor) -> str:

@@ -27,7 +27,7 @@ ROWS_PER_THREAD = 1000
 def is_shallow(model: Model) -> bool:
     """Whether the model is LR, FM or FFM with one table of vectors at most; FFM with fields of one id."""
     one_table = model.embedding is None or (isinstance(model.embedding, Embedding) and len(model.embedding.tables) == 1)
-    if not one_table or len(model.branches) != (model.embedding is not None) or not tables_of(model):
+    if not one_table or len(model.branches) != (model.embedding is not None) or not _same_rows(model):
         return False
     products = (PairSum,) if tables_of(model)[0].layout.has_sets else (PairSum, FieldAwareProduct)
     return all(type(one.interaction) in products and isinstance(one.classifier, Sum) for one in model.branches)
@@ -35,6 +35,15 @@ def is_shallow(model: Model) -> bool:
 
 def tables_of(model: Model) -> list[Table]:
     return [part for part in model.modules() if isinstance(part, Table)]
+
+
+def _same_rows(model: Model) -> bool:
+    """Whether it has tables, in which every field has rows of its own, and no sequence is more than a mean.
+
+    The loops move each field's rows by themselves, and take the rows of both tables for the same.
+    """
+    pools = isinstance(model.embedding, Embedding) and model.embedding.sequences is not None
+    return bool(tables_of(model)) and not pools and not any(table.layout.like for table in tables_of(model))
 
 
 def no_scores(model: Model, ids: NDArray[np.int32]) -> str:

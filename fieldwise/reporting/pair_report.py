@@ -99,7 +99,7 @@ def explain(predictor: Predictor, rows: Path | None = None, strength_rows: int =
 def _of_weights(predictor: Predictor, rows: Rows | None) -> dict[str, Any]:
     """Of a sum of weights, these: the largest first, of values that the rows have; there are no pairs."""
     encoder, model = predictor.bundle.own_encoder, predictor.model
-    layout, names = encoder.layout, encoder.names
+    layout, names = encoder.layout.apart, encoder.names
     weights = model.linear.weights.weight.detach().cpu().numpy()[:, 0].astype(np.float64)
     seen = None if rows is None else pair_maps.counts_of(rows.ids, layout)
     order = np.argsort(-np.abs(weights), kind="stable")

@@ -52,14 +52,15 @@ class Engine:
         words: dict[str, Words] = {}
         for coder in self.coders:
             facts = facts_of(coder.encoder, coder.raw.sources) | facts
-            words = {code.field.column: Words(code) for code in coder.encoder.codes} | words
+            own = [code for code in coder.encoder.codes if not code.field.key]
+            words = {code.field.column: Words(code) for code in own} | words
         self._words = words
         order = [name for coder in self.coders for name in (*coder.encoder.schema.columns, *coder.raw.sources)]
         self.fields = tuple(facts[name] for name in dict.fromkeys(order))
         # A row may also have columns of the raw file that no field needs.
         self.columns = tuple(dict.fromkeys([*order, *(name for coder in self.coders for name in coder.raw.idle)]))
         self._known = frozenset(self.columns)
-        self.has_history = any(coder.live_history for coder in self.coders)
+        self.has_history = any(coder.counts_rows for coder in self.coders)
         # One thread may change a history while others read it.
         self._lock: Any = threading.Lock() if self.has_history else nullcontext()
 

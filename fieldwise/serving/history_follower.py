@@ -64,10 +64,12 @@ class Follower:
 def clock_of(engine: Engine) -> tuple[str, float] | None:
     """The time column of an engine's histories, and the last time they had counted when they were saved."""
     histories = [coder.live_history.history for coder in engine.coders if coder.live_history]
-    clocks = {history.settings.clock for history in histories}
+    ends = [(history.settings.clock, history.end) for history in histories]
+    ends += [(live.settings.clock, live.trail.end) for coder in engine.coders for live in coder.live_pasts]
+    clocks = {clock for clock, _ in ends}
     if len(clocks) != 1 or "" in clocks:
         return None
-    return clocks.pop(), max(history.end for history in histories)
+    return clocks.pop(), max(end for _, end in ends)
 
 
 class Closer:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.read.formats import text_of
 from fieldwise.data.schema import MISSING, OTHER
-from fieldwise.serving.live_history import Column, LiveHistory
+from fieldwise.serving.live_history import Column, LiveHistory, LivePast
 from fieldwise.serving.raw_values import RawColumns
 
 Row = Mapping[str, Any]
@@ -43,11 +43,12 @@ class RowCoder:
         self.rank_coders = [(code.field.name, code.ranks.coder()) for code in encoder.codes if code.ranks]
         self.raw = RawColumns(encoder.schema)
         self.live_history = LiveHistory(encoder, encoder.history) if encoder.history is not None else None
+        self.live_pasts = [LivePast(encoder, past) for past in encoder.pasts]
         self.plain = len(self.coders)
         history = encoder.history
         keys = [key.split("*") for key in history.settings.keys for _ in history.settings.parts] if history else []
         time = [history.settings.time] if history else []
-        columns = [[code.field.column] for code in encoder.codes] + [[*key, *time] for key in keys]
+        columns = [code.field.columns for code in encoder.codes] + [[*key, *time] for key in keys]
         # The columns that determine each field; a leaf depends on all of them.
         self.before_leaves = len(columns)
         leaves = len(self.names) - self.before_leaves
@@ -78,8 +79,11 @@ class RowCoder:
 
     def _before_leaves(self, column: Column, rows: int, wanted: Sequence[int]) -> NDArray[np.int32]:
         columns: list[list[int]] = []
+        past = self._past(column, rows, wanted)
         for field in wanted:
-            if field < self.plain:
+            if field in past:
+                columns += past[field].T.tolist()
+            elif field < self.plain:
                 columns += self.coders[field](column(self.encoder.codes[field].field.column))
         parts = [np.ascontiguousarray(np.array(columns, dtype=np.int32).T)] if columns else []
         history_fields = [field - self.plain for field in wanted if field >= self.plain]
@@ -90,10 +94,29 @@ class RowCoder:
             parts.append(self.live_history.ids(column, rows)[:, places])
         return parts[0] if len(parts) == 1 else np.hstack(parts)
 
+    def _past(self, column: Column, rows: int, wanted: Sequence[int]) -> dict[int, NDArray[np.int32]]:
+        """The ids (n, N) of those wanted fields that are made of earlier rows."""
+        asked = {
+            self.names[field]: field for field in wanted if field < self.plain and self.encoder.codes[field].field.key
+        }
+        found: dict[int, NDArray[np.int32]] = {}
+        for live in self.live_pasts:
+            if any(name in asked for name in live.past.names):
+                found |= {asked[name]: ids for name, ids in live.ids(column, rows).items() if name in asked}
+        return found
+
+    @property
+    def counts_rows(self) -> bool:
+        """Whether events change what later rows see."""
+        return self.live_history is not None or bool(self.live_pasts)
+
     def count(self, row: Row, label: float, time: float | None) -> None:
-        """Counts a row and its response in the history, if the encoder has one."""
+        """Counts a row and its response in the history and the sequences, if the encoder has any."""
+        column = self.raw.over(column_of([row]))
         if self.live_history:
-            self.live_history.add(self.raw.over(column_of([row])), label, time)
+            self.live_history.add(column, label, time)
+        for live in self.live_pasts:
+            live.add(column, label, time)
 
     def words(self, row: Row, ids: NDArray[np.int32]) -> dict[str, str]:
         """The values of a row with these ids (C,), by the names of its fields, as people read them."""
@@ -103,6 +126,9 @@ class RowCoder:
             id = int(ids[starts[field]])
             if id == MISSING:
                 found[name] = "(missing)"
+            elif field < self.plain and self.encoder.codes[field].field.key:
+                own = [int(each) for each in ids[starts[field] : starts[field + 1]] if each >= 0]
+                found[name] = ", ".join(self.encoder.value_of(field, each) for each in own)
             elif field >= self.plain or self.encoder.codes[field].field.column != name:
                 found[name] = self.encoder.value_of(field, id)
             else:

@@ -59,7 +59,7 @@ class Words:
 def facts_of(encoder: Encoder, raw: Iterable[str] = ()) -> dict[str, FieldFacts]:
     """The columns of an encoder's rows, and the raw columns that some of them can be derived from."""
     found: dict[str, FieldFacts] = {}
-    for code in encoder.codes:
+    for code in (code for code in encoder.codes if not code.field.key):
         examples, name = tuple(code.examples(EXAMPLES)), code.field.column
         own = (code.separator, code.hint, code.field.is_number, bool(code.known_words))
         found.setdefault(name, FieldFacts(name, code.field.kind, code.size - FIRST, examples, *own))
@@ -69,6 +69,11 @@ def facts_of(encoder: Encoder, raw: Iterable[str] = ()) -> dict[str, FieldFacts]
     if settings.keys and settings.clock:
         hint = "the time of the row, for its history"
         found.setdefault(settings.time, FieldFacts(settings.time, "time", hint=hint))
+    for field in (code.field for code in encoder.codes if code.field.key):
+        for name in field.columns_needed:
+            found.setdefault(name, FieldFacts(name, "history", hint="for what came before"))
+        for name in field.columns:
+            found.setdefault(name, FieldFacts(name, "time", hint="the time of the row, for what came before"))
     for name in raw:
         found.setdefault(name, FieldFacts(name, "raw", hint="raw: used where the fields made of it are empty"))
     return found

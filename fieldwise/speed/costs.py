@@ -62,7 +62,7 @@ def bytes_per_row(model: Model, optimizer: RowOptimizer, ids: NDArray[np.int32],
     passes = 2 * (1 + len(optimizer.names))
     moved = 4 * ids.size
     for weight in model.parameters():
-        is_table = weight.dim() == 2 and len(weight) == layout.rows
+        is_table = weight.dim() == 2 and len(weight) in (layout.rows, layout.apart.rows)
         numbers = distinct * weight.shape[1] if is_table else weight.numel()
         moved += passes * 4 * numbers
     return moved / len(ids)

@@ -10,7 +10,18 @@ from fieldwise.studies.study import Study
 IDS = (
     *(f"table{number}" for number in (4, 6, 7, 8, 9, 10, 11)),
     *(f"fig{number}" for number in range(7, 21)),
-    *("criteo-challenge", "coupled-gradient", "parity", "layer-norm", "kernels", "seeds", "history", "worlds", "rows"),
+    *(
+        "criteo-challenge",
+        "coupled-gradient",
+        "parity",
+        "layer-norm",
+        "kernels",
+        "seeds",
+        "history",
+        "sequence",
+        "worlds",
+        "rows",
+    ),
 )
 # Other modules have the names of their ids, with underscores.
 MODULES = {"history": "history_fields"}

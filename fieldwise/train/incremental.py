@@ -80,7 +80,7 @@ def take_weights(model: Model, layout: Layout, origin: Model) -> dict[Tensor, Te
     tables = {f"{name}.weight": part for name, part in model.named_modules() if isinstance(part, Table)}
     for name, value in model.state_dict().items():
         old = before[name]
-        if name in tables and tables[name].whole == layout:
+        if name in tables and tables[name].whole.apart == layout.apart:
             theirs = origin.get_submodule(name.removesuffix(".weight"))
             assert isinstance(theirs, Table)
             was, start = _old_rows(tables[name].layout, theirs.layout)
@@ -97,7 +97,8 @@ def take_weights(model: Model, layout: Layout, origin: Model) -> dict[Tensor, Te
 def _old_rows(layout: Layout, before: Layout) -> tuple[Tensor, Tensor]:
     """For each row of a grown table (N,): its old row, -1 for none, and the old row it starts as a copy of."""
     was, start = [], []
-    for size, known, offset in zip(layout.sizes, before.sizes, before.offsets, strict=True):
+    sizes = zip(layout.sizes, before.sizes, before.offsets, strict=True)
+    for size, known, offset in (own for field, own in enumerate(sizes) if layout.owners[field] == field):
         ids = torch.arange(size)
         was.append(torch.where(ids < known, offset + ids, -1))
         start.append(offset + torch.where(ids < known, ids, OTHER))

@@ -264,7 +264,7 @@ class Run(ABC):
 
     def _views(self, asked: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
         """The metrics of the held-out rows in both views of the history; the first is what choices are made by."""
-        first = self.dataset.schema.history.view
+        first = self.dataset.schema.view
         second = next(view for view in VIEWS if view != first)
         kept = ("auc", "log_loss", "calibration")
         return {view: {key: found[key] for key in kept} for view, found in ((first, asked), (second, other))}

@@ -90,7 +90,7 @@ def test_later_rows_see_all_rows_as_their_past(tmp_path: Path, name: str):
     later, own, last = table.slice(LAST), len(FIELDS), theirs.layout.id_columns
     assert np.array_equal(ours.transform(later)[:, own:last], theirs.transform(later)[:, own:last])
     # As the rows come, one after the other, each sees what the prepared part has.
-    told = ours.history.ids(follow(ours, later, np.array(later["click"])))
+    told = ours.history.ids(follow(ours, later, np.array(later["click"])).history)
     if settings.time:
         assert np.array_equal(told, np.asarray(long.parts["test"].ids)[:, own:])
 

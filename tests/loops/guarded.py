@@ -23,6 +23,7 @@ from fieldwise.config.settings import Config, TrainSettings
 from fieldwise.data.batches import Batch
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.history.counts import Counts, Events
+from fieldwise.data.history.trails import Trail
 from fieldwise.data.kinds import lookup
 from fieldwise.data.kinds.category import CategoryField
 from fieldwise.data.kinds.kind import Code
@@ -314,6 +315,32 @@ def counts(rows: int, keys: int, kinds: int, delay: float, window: float, seed: 
     return [(looked, np.array([[twin[key] for key in row] for row in asked])), (seen, expected)]
 
 
+def trails(rows: int, columns: int, kinds: int, last: int, delay: float, window: float, seed: int) -> Found:
+    """What rows see of those before them, and later ones of all, as lists have it; with room for few events."""
+    random = np.random.default_rng(seed)
+    keys = random.integers(1, kinds + 1, rows).astype(np.uint64)
+    ids, counts = random.integers(0, 9, (rows, columns)).astype(np.int32), random.random(rows) < 0.8
+    times = np.sort(random.integers(0, rows + 1, rows)).astype(float)
+    trail = Trail(columns, last, delay, window, most=3 * rows + 2048)
+    trail._allocate_events(1)
+
+    def seen(key: Any, now: float) -> Any:
+        known = (times < now) & (times <= now - delay) & ((times >= now - window) | (window == 0))
+        newest = ids[known & counts & (keys == key)][::-1][:last]
+        padded = np.full((last, columns), -1)
+        padded[0], padded[: len(newest)] = 0, newest
+        return padded.T
+
+    found = trail.replay(keys, ids, counts, times).ids
+    other = Trail(columns, last, delay, window)
+    other.load(trail.state(), trail.end, [9] * columns)
+    looked = other.lookup(keys, np.full(rows, trail.end + 2)).ids
+    return [
+        (found, np.stack([seen(key, now) for key, now in zip(keys, times, strict=True)])),
+        (looked, np.stack([seen(key, trail.end + 2) for key in keys])),
+    ]
+
+
 def world_rows(rows: int, fields: int, values: int, seed: int) -> Found:
     """A world's logits by its effects one by one; counts and ids of codes as numpy has them."""
     random = np.random.default_rng(seed)
@@ -357,7 +384,7 @@ CASES: dict[str, Callable[..., Found]] = {
     case.__name__: case
     for case in (
         micro, micro_bf16, attention, inner, kernel_products, windows, layer_norm, adam_rows, shallow,
-        cells, words, counts, world_rows,
+        cells, words, counts, trails, world_rows,
     )
 }  # fmt: skip
 

@@ -50,6 +50,10 @@ SHAPES: dict[str, dict[str, Any]] = {
         **{"rows": ROWS, "keys": FEW, "kinds": some.integers(1, 2000), "delay": some.sampled_from([0.0, 3.0])},
         **{"window": some.sampled_from([0.0, 20.0]), "seed": SEED},
     },
+    "trails": {
+        **{"rows": ROWS, "columns": FEW, "kinds": some.integers(1, 2000), "last": FEW},
+        **{"delay": some.sampled_from([0.0, 3.0]), "window": some.sampled_from([0.0, 20.0]), "seed": SEED},
+    },
     "world_rows": {"rows": ROWS, "fields": FIELDS, "values": some.integers(1, 60), "seed": SEED},
 }
 if halves.available():
@@ -143,6 +147,7 @@ def test_every_compiled_loop_is_guarded(asked: Asked) -> None:
         for wide in (False, True):
             asked("shallow", shape | {"wide": wide})
     asked("counts", {"rows": 300, "keys": 4, "kinds": 2000, "delay": 0.0, "window": 9.0, "seed": 0})
+    asked("trails", {"rows": 300, "columns": 2, "kinds": 2000, "last": 3, "delay": 0.0, "window": 9.0, "seed": 0})
     asked("words", {"known": 9, "asked": 9, "longest": 9, "seed": 0})
     asked("cells", {"rows": 9, "words": 2, "numbers": 2, "known": 9, "longest": 9, "seed": 0})
     asked("world_rows", {"rows": 9, "fields": 3, "values": 5, "seed": 0})

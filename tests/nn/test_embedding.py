@@ -28,6 +28,10 @@ PLACES_IDS = torch.tensor(
     [[0, 2, 2, 2, 3, 3, 0, 4, 4, 4, 4], [2, 0, -1, -1, -1, 1, -1, 4, 5, 5, 5], [2, 3, 3, 4, 4, 2, 2, 1, -1, -1, -1]],
     dtype=torch.int32,
 )
+SEQUENCES = Layout((3, 5, 4, 3, 5), (1, 1, 1, 3, 3), like=(0, 1, 2, 0, 1), sequences=((3, 4),))
+SEQUENCES_IDS = torch.tensor(
+    [[0, 0, 0, 2, 1, 1, 4, 0, 3], [2, 4, 3, 1, 2, -1, 3, 3, -1], [1, 4, 0, 0, -1, -1, 0, -1, -1]], dtype=torch.int32
+)
 CASES = {
     "plain": (PLAIN, (2, 2, 2), PLAIN_IDS),
     "sets": (SETS, (2, 2, 2, 2), SETS_IDS),
@@ -35,6 +39,8 @@ CASES = {
     "sizes and sets": (SETS, (4, 2, 1, 2), SETS_IDS),
     "sizes in another order": (SETS, (2, 4, 1, 2), SETS_IDS),
     "places": (PLACES, (2, 2, 2, 2), PLACES_IDS),
+    "sequences": (SEQUENCES, (2, 2, 2, 2, 2), SEQUENCES_IDS),
+    "sizes and sequences": (SEQUENCES, (3, 2, 3, 3, 2), SEQUENCES_IDS),
     "sizes and places": (PLACES, (4, 2, 2, 1), PLACES_IDS),
 }
 

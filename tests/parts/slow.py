@@ -54,11 +54,11 @@ def each_row(v: Tensor, dims: Sequence[int], features: Callable[[Row], Tensor]) 
 
 def lookup(table: Table, layout: Layout, ids: Tensor) -> Row:
     """The vectors of one row's ids (C,) in the one table of these fields; a set's is its members' mean."""
-    vectors, column, start = [], 0, 0
-    for size, width in zip(layout.sizes, layout.widths, strict=True):
+    vectors, column = [], 0
+    for start, width in zip(layout.offsets, layout.widths, strict=True):
         members = [start + int(i) for i in ids[column : column + width] if i >= 0]
         vectors.append(sum(table.weight[row] for row in members) / len(members))
-        column, start = column + width, start + size
+        column += width
     return vectors
 
 

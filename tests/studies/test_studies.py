@@ -22,6 +22,7 @@ from fieldwise.config.files import held_folder
 from fieldwise.config.settings import load_config
 from fieldwise.data.dataset import Dataset
 from fieldwise.data.schema import Layout
+from fieldwise.data.world.sequential import SequentialWorld
 from fieldwise.nn.embedding import Table
 from fieldwise.optim.adam import Adam
 from fieldwise.reporting import plots
@@ -41,6 +42,7 @@ from fieldwise.studies import (
     registry,
     runner,
     seeds,
+    sequence,
     sources,
     table10,
     table11,
@@ -527,3 +529,28 @@ def test_the_settings_of_every_case_are_known(name: str):
             for table in (part for part in getattr(model, "modules", list)() if isinstance(part, Table)):
                 table.start(config.train.init, config.train.init_scale)
         assert len({case.name for case in made.cases}) == len(made.cases)
+
+
+def test_the_sequence_study_judges_by_the_truth(tmp_path: Path):
+    def results(din: float) -> Results:
+        losses = {("fm", "without"): 0.65, ("fnn", "without"): 0.64, ("pin", "without"): 0.66}
+        losses |= {(name, "with"): 0.5 for name in sequence.POOLED} | {("din", "with"): din, ("pin mean", "with"): 0.6}
+        rows = [
+            {"model": model, "past": past, "log_loss": loss, "valid_log_loss": loss, "oracle": 0.44, "seed": 0}
+            for (model, past), loss in losses.items()
+        ]
+        return Results(rows)
+
+    assert [verdict.passed for verdict in sequence.claims(results(0.5))] == [True, True, True]
+    assert [verdict.passed for verdict in sequence.claims(results(0.56))] == [False, True, True]
+    assert [verdict.passed for verdict in sequence.claims(results(0.43))] == [True, True, False]
+    made = sequence.plan(Setup())
+    assert (len(made.cases), set(made.sources)) == (8, {"without-0", "with-0"})
+    sequence.source(600, 0, True)(tmp_path / "with")
+    data = Dataset.open(tmp_path / "with")
+    assert data.names[-2:] == ["item by user", "category by user"]
+    (tmp_path / "report.json").write_text(json.dumps({"data": str(tmp_path / "with")}))
+    truth = SequentialWorld(0).log(600, 0).probability[-data.parts["test"].rows :]
+    clicks = data.parts["test"].labels
+    found = sequence.look(made.cases[0], tmp_path)["oracle"]
+    assert found == pytest.approx(-np.log(np.where(clicks, truth, 1 - truth)).mean())

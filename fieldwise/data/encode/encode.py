@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -53,6 +54,13 @@ class Before:
         return found | {name: np.hstack([found[name], rank]) for name, rank in behind.items()}
 
 
+class _Seen(NamedTuple):
+    """What rows see of the past: history fields (n, H), and ids (n, width) by the names of fields, known ones too."""
+
+    history: NDArray[np.int32] | None
+    known: dict[str, NDArray[np.int32]]
+
+
 class Coder:
     """Encodes staged files, each with the history fields of its rows."""
 
@@ -67,25 +75,39 @@ class Coder:
         """The arrays of a part, file after file, behind the first `done` files, a piece at a time."""
         files = staged_files(self.stage / part)
         firsts = np.cumsum([0, *(staged_rows(file) for file in files)])
-        past = other = None
-        if self.encoder.history is not None:
-            past = np.load(past_file(self.stage, part), mmap_mode="r", allow_pickle=False)
-            if self.views(part):
-                other = np.load(other_file(self.stage, part), mmap_mode="r", allow_pickle=False)
+        views = [past_file, other_file] if self.views(part) else [past_file]
 
         def arrays(number: int) -> Arrays:
             own = slice(firsts[number], firsts[number + 1])
-            seen, differently = (None if one is None else np.asarray(one[own])[::every] for one in (past, other))
             known = self._ids_before(part, own)
-            return self._arrays(read_staged(files[number], self.columns), seen, differently, known, every)
+            seen = [self._seen(part, own, file, known, every) for file in views]
+            return self._arrays(read_staged(files[number], self.columns), seen, every)
 
         # Trees have threads of their own.
         with using(1) if self.encoder.leaves is not None else ExitStack():
             yield from in_order(arrays, range(done, len(files)))
 
     def views(self, part: str) -> bool:
-        """Whether the rows of a part have two views of the history."""
-        return self.encoder.history is not None and other_file(self.stage, part).exists()
+        """Whether the rows of a part have two views of the past."""
+        return any(other_file(self.stage, part, number).exists() for number in self._numbers)
+
+    @property
+    def _numbers(self) -> list[int | None]:
+        """The numbers of the sequences, and that of the history, if there is one."""
+        return [*([None] if self.encoder.history is not None else []), *range(len(self.encoder.pasts.every))]
+
+    def _seen(self, part: str, rows: slice, file: Any, known: Mapping[str, NDArray[np.int32]], every: int) -> _Seen:
+        """What rows of a part see of the past, in one view; where there is one alone, in that."""
+        found = {}
+        for number in self._numbers:
+            asked = file(self.stage, part, number)
+            path = asked if asked.exists() else past_file(self.stage, part, number)
+            # Mapped for these rows alone, so that no more than they stay in memory.
+            found[number] = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False)[rows][::every])
+        ids = {name: own[::every] for name, own in known.items()}
+        for number, past in enumerate(self.encoder.pasts):
+            ids |= past.by_name(found[number].reshape(-1, len(past.names), past.settings.last))
+        return _Seen(found.get(None), ids)
 
     def _ids_before(self, part: str, rows: slice) -> dict[str, NDArray[np.int32]]:
         """What rows of a part have in the fields that were encoded before."""
@@ -94,16 +116,14 @@ class Coder:
     def _arrays(
         self,
         rows: pa.Table,
-        past: NDArray[np.int32] | None,
-        other: NDArray[np.int32] | None,
-        known: Mapping[str, NDArray[np.int32]],
+        views: Sequence[_Seen],
         every: int,
     ) -> Arrays:
         rows = rows if every == 1 else rows.take(pa.array(np.arange(0, len(rows), every)))
-        found = split_ranks(self.encoder, self.encoder.transform(rows, past, known))
+        found = split_ranks(self.encoder, self.encoder.transform(rows, *views[0]))
         found |= {"labels": rows[LABEL].to_numpy()}
-        if other is not None:
-            found[OTHER_IDS] = split_ranks(self.encoder, self.encoder.transform(rows, other, known))["ids"]
+        if len(views) > 1:
+            found[OTHER_IDS] = split_ranks(self.encoder, self.encoder.transform(rows, *views[1]))["ids"]
         return found | ({"weights": rows[WEIGHT].to_numpy()} if self.encoder.schema.weight else {})
 
 

@@ -10,6 +10,7 @@ import json
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ from fieldwise.config.errors import BundleError, DataError, missing_column
 from fieldwise.data.encode.cell_codes import CellCodes
 from fieldwise.data.encode.leaves import Leaves
 from fieldwise.data.history.history import History
-from fieldwise.data.kinds.kind import BY_BUCKET, FIRST, Code, Field
+from fieldwise.data.history.sequences import Pasts
+from fieldwise.data.kinds.kind import BY_BUCKET, FIRST, Code, Field, id_columns
 from fieldwise.data.kinds.ranks import rank_code
 from fieldwise.data.read.cells import Cells
 from fieldwise.data.schema import Layout, Schema
@@ -42,6 +44,7 @@ class Encoder:
         self, schema: Schema, codes: Sequence[Code], history: History | None = None, leaves: Leaves | None = None
     ) -> None:
         self.schema, self.codes, self.history, self.leaves = schema, codes, history, leaves
+        self.pasts = Pasts(codes)
         self._quick: dict[bool, CellCodes] = {}
 
     @property
@@ -56,7 +59,7 @@ class Encoder:
         sizes, widths = zip(*((code.size, code.width) for code in self.codes), strict=True)
         grown = any(code.first_size for code in self.codes)
         first = tuple(code.first_size or code.size for code in self.codes) if grown else ()
-        plain = Layout(sizes, widths, self.schema.ordered, first)
+        plain = Layout(sizes, widths, self.schema.ordered, first, **shared_vectors(self.schema.fields))
         if self.history is None:
             return plain
         return plain.followed_by(self.history.sizes, ordered=True, width=self.history.width)
@@ -78,20 +81,27 @@ class Encoder:
         ids (n, width) of fields that these rows were given before, by the same codes, and with its rank behind them
         where a field has one; their columns are not needed.
         """
-        there = frozenset(table.column_names)
+        there, known = frozenset(table.column_names), known or {}
         for field in self.schema.fields:
-            if field.column not in there and field.name not in (known or ()) and not field.may_be_absent:
+            if field.column not in there and field.name not in known and not field.may_be_absent:
                 raise DataError(missing_column(field.column, table.column_names, "the table has"))
-        columns = (
-            [self._cell_codes().ids(table)] if isinstance(table, Cells) else self._by_columns(table, there, known or {})
-        )
+        if self.pasts and not all(name in known for name in self.schema.pasts):
+            known = {**self.pasts.seen(table, partial(self.buckets, table)), **known}
+        columns = [self._by_cells(table, known)] if isinstance(table, Cells) else self._by_columns(table, there, known)
         if self.history is not None:
             fields = self.history.seen(table, self.buckets(table)) if past is None else past
             columns.append(self.history.ids(fields))
         ids = np.hstack(columns)
         if self.leaves is not None:
             ids = np.hstack([ids, self.leaves.transform(ids)])
-        return np.ascontiguousarray(np.hstack([ids, *self._ranks(table, known or {})]))
+        return np.ascontiguousarray(np.hstack([ids, *self._ranks(table, known)]))
+
+    def _by_cells(self, cells: Cells, known: Mapping[str, NDArray[np.int32]]) -> NDArray[np.int32]:
+        ids = self._cell_codes().ids(cells)
+        for code, place in zip(self.codes, id_columns(self.codes), strict=True):
+            if code.field.name in known:
+                ids[:, place] = known[code.field.name]
+        return ids
 
     def _by_columns(
         self, table: pa.Table, there: Collection[str], known: Mapping[str, NDArray[np.int32]]
@@ -127,6 +137,23 @@ class Encoder:
     def trees(self) -> str:
         """The fingerprint of the trees of leaf fields; empty where there are none."""
         return self.leaves.fingerprint if self.leaves else ""
+
+    @property
+    def counts_rows(self) -> bool:
+        """Whether what earlier rows had becomes fields of later ones."""
+        return self.history is not None or bool(self.pasts)
+
+    @property
+    def end(self) -> float:
+        """The last moment that history and sequences have come to."""
+        timed = self.history is not None and self.history.settings.time
+        return max(self.pasts.end, self.history.end) if self.history and timed else self.pasts.end
+
+    def save_past(self, folder: Path) -> None:
+        """Writes the files of history and sequences alone, anew."""
+        for part in (self.history, self.pasts):
+            if part is not None:
+                part.save(folder)
 
     def keys(self, table: pa.Table) -> NDArray[np.uint64]:
         """The history's keys of rows (n, K + 1)."""
@@ -164,7 +191,7 @@ class Encoder:
             for code in self.codes
         ]
         (folder / "encoder.json").write_text(json.dumps({"fields": state}, indent=1), encoding="utf-8")
-        for part in (self.history, self.leaves):
+        for part in (self.history, self.pasts, self.leaves):
             if part is not None:
                 part.save(folder)
 
@@ -173,13 +200,35 @@ class Encoder:
         try:
             state = parsed(folder / "encoder.json")["fields"]
             words = _read_words(folder / "vocabulary.parquet", len(schema.fields))
-            codes = [_code(*each) for each in zip(schema.fields, state, words, strict=True)]
+            codes = _codes(schema, state, words)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
             raise BundleError(f"the encoder is damaged: {str(error).splitlines()[0][:300]} ({folder})") from None
         encoder = cls(schema, codes, History.load(folder, schema.history) if schema.history.keys else None)
+        encoder.pasts.load(folder)
         if schema.gbdt_leaves:
             encoder.leaves = Leaves.load(folder, encoder.layout.without_ranks)
         return encoder
+
+
+def shared_vectors(fields: Sequence[Field]) -> dict[str, tuple[Any, ...]]:
+    """What a layout has of fields that share the vectors of others, or are places of sequences."""
+    places = {field.name: place for place, field in enumerate(fields)}
+    groups: dict[str, list[int]] = {}
+    for place, field in enumerate(fields):
+        if field.sequence:
+            groups.setdefault(field.sequence, []).append(place)
+    like = tuple(places[field.shares or field.name] for field in fields)
+    shared = like != tuple(places.values())
+    return {"like": like if shared else (), "sequences": tuple(map(tuple, groups.values()))}
+
+
+def _codes(schema: Schema, state: Sequence[Any], words: Sequence[list[str]]) -> list[Code]:
+    """The codes from what was saved; those that share the ids of others come after these."""
+    codes: dict[str, Code] = {}
+    every = zip(schema.fields, state, words, strict=True)
+    for field, own, texts in sorted(every, key=lambda each: bool(each[0].shares)):
+        codes[field.name] = _code(field, own, texts, codes.get(field.shares))
+    return [codes[name] for name in schema.names]
 
 
 def _rank_bounds(code: Code) -> list[float]:
@@ -202,7 +251,7 @@ def _read_words(path: Path, fields: int) -> list[list[str]]:
     return [every[first:last] for first, last in pairwise(ends.tolist())]
 
 
-def _code(field: Field, state: dict[str, Any], texts: list[str]) -> Code:
+def _code(field: Field, state: dict[str, Any], texts: list[str], owner: Code | None = None) -> Code:
     """A field's code from what was saved, which must give ids below its size: models look them up unasked."""
     what = f"field '{field.name[:100]}'"
     for key in (*NO_BOUNDS, "alone", "ranks"):
@@ -212,7 +261,11 @@ def _code(field: Field, state: dict[str, Any], texts: list[str]) -> Code:
     width, first_size = (state.get(name, 0) for name in ("width", "first_size"))
     if not all(isinstance(number, int) and not isinstance(number, bool) for number in (width, first_size)):
         raise ValueError(f"{what} must have a width and a size in whole numbers")
-    code = field.load(texts, {**state, "width": width, "first_size": first_size})
+    code = (
+        field.load(texts, {**state, "width": width, "first_size": first_size})
+        if owner is None
+        else field.over(owner, width)
+    )
     if code.width != width:
         raise ValueError(f"{what} must have a width of {code.width}, found {str(width)[:40]}")
     if not (first_size == 0 or FIRST <= first_size <= code.size):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -53,10 +53,25 @@ def fit_encoder(schema: Schema, staged: Path, progress: Progress, known: Encoder
         for queries in _groups(schema, table, most):
             group = _Group(base, source, label, list(queries.values()))
             for k, number in enumerate(queries):
-                column = _Column(group, k)
-                codes[number] = known.codes[number].grown(column) if known else fitted(schema.fields[number], column)
+                codes[number] = _code(schema, codes, number, known, _Column(group, k))
             progress("fitting", len(codes))
+    for number, field in enumerate(schema.fields):
+        if field.key:
+            codes[number] = _code(schema, codes, number, known, None)
     return Encoder(schema, [codes[number] for number in range(len(schema.fields))])
+
+
+def _code(
+    schema: Schema, codes: Mapping[int, Code], number: int, known: Encoder | None, column: _Column | None
+) -> Code:
+    """The code of one field; it comes after that of the field whose ids it shares."""
+    field = schema.fields[number]
+    if field.shares:
+        owner = codes[schema.names.index(field.shares)]
+        return field.over(owner, known.codes[number].width) if known else field.fit_over(owner, column)
+    if column is None:
+        return known.codes[number] if known else field.load([], {})
+    return known.codes[number].grown(column) if known else fitted(field, column)
 
 
 def most_together(rows: int, width: int) -> int:
@@ -68,10 +83,12 @@ def _groups(schema: Schema, table: pa.Schema, most: int) -> Iterator[dict[int, Q
     """The numbers of fields that are counted together, and what is to be counted of each."""
     places, types = {name: place for place, name in enumerate(table.names)}, table.types
     alike: dict[object, dict[int, Query]] = {}
-    for number, field in enumerate(schema.fields):
+    # Fields that share the ids of others come last, and earlier rows are not counted.
+    counted = [(number, field) for number, field in enumerate(schema.fields) if not field.key]
+    for number, field in sorted(counted, key=lambda each: bool(each[1].shares)):
         place = places[field.column]
         query = field.query(f"c{place}", is_list(types[place]))
-        key = (field.kind, str(types[place]), query.several, query.least)
+        key = (field.kind, str(types[place]), query.several, query.least, field.shares)
         alike.setdefault(key, {})[number] = query
     for same in alike.values():
         every = iter(same.items())
@@ -101,7 +118,8 @@ class _Group:
 
     @cached_property
     def longest(self) -> dict[int, int | None]:
-        query = f"SELECT k, max(len(list_distinct(cell))) FROM ({self.cells}) GROUP BY k"
+        cell = "cell" if self.queries[0].repeats else "list_distinct(cell)"
+        query = f"SELECT k, max(len({cell})) FROM ({self.cells}) GROUP BY k"
         return dict(self.base.sql(query).fetchall())
 
     @cached_property

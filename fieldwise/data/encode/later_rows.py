@@ -1,8 +1,9 @@
-"""Labelled rows that came after the training rows: their history fields, and a history that has counted them."""
+"""Labelled rows that came after the training rows: their history and sequences, which then have counted them."""
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -14,13 +15,28 @@ from fieldwise.data.history.history import History, every_moment
 from fieldwise.data.schema import ROW_ORDER
 
 
-def follow(encoder: Encoder, rows: pa.Table, labels: NDArray[Any], passed: int = 0) -> NDArray[np.int32]:
-    """The history fields (n, H) of rows before each came; after the call, the history has counted them all.
+class Followed(NamedTuple):
+    """What rows saw before each came: history fields (n, H), if there are any, and the ids (n, N) of sequences."""
+
+    history: NDArray[np.int32] | None
+    sequences: dict[str, NDArray[np.int32]]
+
+
+def follow(encoder: Encoder, rows: pa.Table, labels: NDArray[Any], passed: int = 0, timed: bool = False) -> Followed:
+    """What rows saw before each came; after the call, history and sequences have counted them all.
 
     With a time the rows go through in its order, as in `prepare`, each seeing those of the same call that came before
-    it. Without one they see what was counted before the call. `passed` rows of the same file came before these.
+    it. Without one they see what was counted before the call, and are not counted if only what is `timed` shall
+    follow. `passed` rows of the same file came before these.
     """
-    history = encoder.history
+    sequences = encoder.pasts.follow(rows, partial(encoder.buckets, rows), labels, passed)
+    counts = encoder.history is not None and (encoder.history.settings.time or not timed)
+    return Followed(_follow_history(encoder, encoder.history, rows, labels, passed) if counts else None, sequences)
+
+
+def _follow_history(
+    encoder: Encoder, history: History | None, rows: pa.Table, labels: NDArray[Any], passed: int
+) -> NDArray[np.int32]:
     assert history is not None
     keys = encoder.keys(rows)
     if not history.settings.time:

@@ -9,6 +9,7 @@ from pathlib import Path
 from fieldwise.config.errors import ConfigError
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.split import Rows, Split
+from fieldwise.data.kinds.past import PastField
 from fieldwise.data.read.labels import ZERO_ONE, Classes
 from fieldwise.data.schema import HistorySettings, Schema
 
@@ -31,8 +32,8 @@ class Plan:
     where the rows of a source come from, for errors. `keep_negatives` is the share of negatives that training
     rows keep, drawn by the split's seed; probabilities are corrected for it. `gbdt_leaves` trees add a field each,
     `history` those of what came before; without it the schema's own stands, and `auto` in it gives way to the keys that
-    are proposed. With a `known` encoder its schema and
-    ids stay, and its history goes on; the training rows only add ids behind the old ones. `recipe` is the name of how
+    are proposed. `sequences` are fields of earlier rows that the schema gets beside its own. With a `known` encoder its
+    schema and ids stay, and its history goes on; the training rows only add ids behind the old ones. `recipe` is how
     the raw files were read, for those that will read more of them. `threads` (0: all cores) change nothing but the
     time. With the `inputs` that the rows come from, a killed `prepare` goes on where it was. `keep_rows` leaves the raw
     rows in the folder too, for what on_demand.py makes of them. `classes` are the label's two values, if they are not
@@ -49,6 +50,7 @@ class Plan:
     keep_negatives: float = 1.0
     gbdt_leaves: int = 0
     history: HistorySettings | None = None
+    sequences: tuple[PastField, ...] = ()
     known: Encoder | None = None
     recipe: str = ""
     threads: int = 0
@@ -85,7 +87,18 @@ class Plan:
         """The schema that stands before a row is read: the known one, or the one that was given, without what is to
         be dropped."""
         schema = self.known.schema if self.known else self.schema and self.schema.without(self.drop)
-        return replace(schema, history=self.past) if schema else None
+        return self.with_past(schema) if schema else None
+
+    def with_past(self, schema: Schema) -> Schema:
+        """A schema with the history and the sequences that are asked for."""
+        new = tuple(field for field in self.sequences if field not in schema.fields)
+        return replace(schema, history=self.past, fields=(*schema.fields, *new))
+
+    @property
+    def log_fields(self) -> list[PastField]:
+        """The fields that are made of earlier rows: those of the schema, and those that are asked for."""
+        schema = self.given
+        return [field for field in (schema.fields if schema else self.sequences) if isinstance(field, PastField)]
 
     @property
     def values(self) -> Classes:

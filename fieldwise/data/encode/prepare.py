@@ -34,7 +34,7 @@ from fieldwise.data.encode.split import Rows, Split
 from fieldwise.data.encode.split_staged import own_words
 from fieldwise.data.encode.stage import DROPPED, JOURNAL, Stager, Taken
 from fieldwise.data.encode.staged import LABEL, ROW, WEIGHT, Progress, quiet, read_staged, staged_chunks, staged_files
-from fieldwise.data.encode.timeline import write_history
+from fieldwise.data.encode.timeline import write_history, write_sequences
 from fieldwise.data.history.history import History
 from fieldwise.data.read.labels import read_labels, read_weights
 from fieldwise.data.read.parallel import cores, threads, using
@@ -109,7 +109,7 @@ def _stage(work: _Work) -> Tally:
     plan, schema = work.plan, work.plan.given
     work.stage.mkdir(exist_ok=True)
     columns = [*schema.columns, *plan.past.group] if schema else None
-    taken = Taken(plan.label, plan.weight, columns, plan.drop, plan.past, plan.values)
+    taken = Taken(plan.label, plan.weight, columns, plan.drop, plan.past, plan.values, plan.log_fields)
     names = {source: f"the {source} rows" for source in plan.sources} | dict(plan.names)
     stager = Stager(work.stage, taken, plan.parting, plan.keep_negatives, names)
     staged = stager.stage(plan.sources, work.notes, work.progress)
@@ -123,10 +123,11 @@ def _schema(work: _Work) -> Schema:
     """The schema that was given, or the one that training rows look like, with what the plan says of it."""
     plan, schema = work.plan, work.plan.given
     if schema is None:
-        schema, left_out = _infer(work.stage, plan.label, plan.weight, {plan.split.by, plan.past.time}, plan.drop)
+        orders = {plan.split.by, plan.past.time, *(field.time for field in plan.sequences)}
+        schema, left_out = _infer(work.stage, plan.label, plan.weight, orders, plan.drop)
         work.notes.extend(left_out)
     leaves, recipe = plan.gbdt_leaves or schema.gbdt_leaves, plan.recipe or schema.recipe
-    schema = replace(schema, label=plan.label, weight=plan.weight, history=plan.past)
+    schema = replace(plan.with_past(schema), label=plan.label, weight=plan.weight)
     schema = replace(schema, positive=plan.values.positive, negative=plan.values.negative)
     return replace(schema, gbdt_leaves=leaves, recipe=recipe)
 
@@ -142,7 +143,11 @@ def _add_history(work: _Work, encoder: Encoder, tally: Tally) -> list[Proposal]:
     if history.keys:
         encoder.history = copy.deepcopy(known.history) if known else History(history)
         write_history(encoder, work.stage, tally.rows, work.progress)
-    # Only a history counts the negatives that training does not keep.
+    if encoder.pasts:
+        if known:
+            encoder.pasts.take(known.pasts)
+        write_sequences(encoder, work.stage, tally.rows, work.progress)
+    # Only what later rows see counts the negatives that training does not keep.
     for found in (tally.rows, tally.positives):
         found.pop(DROPPED, 0)
     return proposals
@@ -174,7 +179,7 @@ def _plain_columns(schema: Schema) -> list[str]:
 def _keep(work: _Work, encoder: Encoder, tally: Tally, leak: Leak | None, folder: Path) -> tuple[str, ...]:
     """Keeps the staged rows where further folders are made of them; returns the names of those."""
     plan, schema, rows = work.plan, encoder.schema, tally.rows["train"]
-    other = plan.known or schema.history.keys or schema.gbdt_leaves or plan.keep_negatives < 1
+    other = plan.known or schema.counts_rows or schema.gbdt_leaves or plan.keep_negatives < 1
     if not plan.keep_rows or other or rows > rates.MOST_ROWS:
         return ()
     if too_wide := rates.too_wide(rows, len(schema.fields)):

@@ -7,7 +7,7 @@ and writes only the others.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from fieldwise.data.encode.levels import Levels
 from fieldwise.data.encode.split import Rows, Split, assigner, order_bounds
 from fieldwise.data.encode.split_staged import cut_in_order, positives_of
 from fieldwise.data.encode.staged import LABEL, ROW, WEIGHT, Progress, staged_file, value_type, write_staged
+from fieldwise.data.kinds.past import PastField
 from fieldwise.data.read.formats import is_list, text_of
 from fieldwise.data.read.labels import ZERO_ONE, Classes, read_labels, read_weights
 from fieldwise.data.read.parallel import in_order
@@ -46,11 +47,26 @@ class Taken:
     drop: Collection[str]
     history: HistorySettings
     classes: Classes = ZERO_ONE
+    log_fields: Sequence[PastField] = ()
+
+    @property
+    def past_columns(self) -> list[str]:
+        """The columns that are needed of every row, for what later rows see of it."""
+        return [*self.history.columns_needed, *(name for field in self.log_fields for name in field.columns)]
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether the order of the rows is the time of what they see."""
+        return ROW_ORDER in (self.history.time, *(field.time for field in self.log_fields))
+
+    @property
+    def counts_rows(self) -> bool:
+        return bool(self.history.keys or self.log_fields)
 
     def names(self, chunk: pa.Table) -> list[str]:
         others = {self.label, self.weight, *self.drop}
         found = self.columns or [name for name in chunk.column_names if name not in others]
-        return list(dict.fromkeys([*found, *self.history.columns_needed]))
+        return list(dict.fromkeys([*found, *self.past_columns]))
 
 
 @dataclass
@@ -199,7 +215,7 @@ class Stager:
         rows = chunk.select(self.taken.names(chunk)).append_column(LABEL, pa.array(labels))
         if self.taken.weight:
             rows = rows.append_column(WEIGHT, pa.array(weights))
-        if self.taken.history.time == ROW_ORDER:
+        if self.taken.keeps_order:
             rows = rows.append_column(ROW, pa.array(np.arange(first, first + len(rows))))
         return rows
 
@@ -209,7 +225,7 @@ class Stager:
         for place in np.flatnonzero(np.bincount(piece.parts, minlength=len(STAGED_PARTS))).tolist():
             part, own = STAGED_PARTS[place], piece.parts == place
             rows = piece.rows if own.all() else piece.rows.filter(pa.array(own))
-            if part == DROPPED and not self.taken.history.keys:
+            if part == DROPPED and not self.taken.counts_rows:
                 continue
             columns = [_typed_column(rows, kind, self.names[piece.source]) for kind in piece.types[part]]
             names = piece.types[part].names

@@ -37,7 +37,7 @@ def shares_to_hide(encoder: Encoder, folder: Path, tally: Tally) -> dict[str, fl
     later = _sample(folder, "valid") if "valid" in tally.rows else train[:0]
     found = {}
     for name in names:
-        gap = blank(name, encoder.names, encoder.layout, encoder.schema.history)
+        gap = blank(name, encoder.names, encoder.layout, encoder.schema.history, encoder.schema.lost_pasts)
         has, will = (float(gap.there(ids).mean()) if len(ids) else 0.0 for ids in (train, later))
         wanted = min(max(floor, will), MOST_SHARE)
         if has < wanted:
@@ -51,7 +51,8 @@ def hideable(encoder: Encoder) -> list[str]:
         return []
     fields = {field.name: field for field in encoder.schema.fields}
     known = [name for name, field in fields.items() if not field.why_always_known]
-    keys = [name for name in encoder.schema.history.columns if name not in known]
+    pasts = [name for key in encoder.schema.lost_pasts.values() for name in key.split("*")]
+    keys = [name for name in dict.fromkeys([*encoder.schema.history.columns, *pasts]) if name not in known]
     return [*known, *(name for name in keys if name not in fields or fields[name].history_key != BY_BUCKET)]
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Query:
     """DuckDB's expression for a cell. A cell of `several` values is a list, whose members count once; in a text the
-    `separator` stands between them.
+    `separator` stands between them. With `repeats` the longest cell is counted with its repetitions.
 
     Texts of fewer rows than `least` are not asked for; 0: none at all.
     """
@@ -22,6 +22,7 @@ class Query:
     several: bool = False
     least: int = 1
     separator: str = ""
+    repeats: bool = False
 
 
 class Counted(Protocol):
@@ -44,7 +45,7 @@ class Counted(Protocol):
 
     @property
     def longest(self) -> int:
-        """The most different values of a cell."""
+        """The most different values of a cell, or, with `repeats`, the most values."""
         ...
 
 

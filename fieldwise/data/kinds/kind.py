@@ -109,6 +109,31 @@ class Field:
         return self.name
 
     @property
+    def columns(self) -> list[str]:
+        """All columns of raw rows that it is made of; rows to predict for should have them."""
+        return [self.column]
+
+    @property
+    def columns_needed(self) -> list[str]:
+        """Those that rows must have."""
+        return self.columns
+
+    @property
+    def shares(self) -> str:
+        """The field whose ids, and so whose vectors, it has; empty where they are its own."""
+        return ""
+
+    @property
+    def key(self) -> str:
+        """What it has in common with the earlier rows that it is made of; empty where it is made of its own row."""
+        return ""
+
+    @property
+    def sequence(self) -> str:
+        """What fields have in common whose ids are those of the same rows, the newest first; empty: no sequence."""
+        return ""
+
+    @property
     def ordered(self) -> bool:
         """Whether ids rise with the values, so that `interpolate` may mix neighbours."""
         return False
@@ -152,6 +177,17 @@ class Field:
 
     def fit(self, column: Counted) -> Code:
         """The code fitted on the training rows."""
+        raise NotImplementedError
+
+    def check_owner(self, fields: Mapping[str, Field]) -> None:
+        """Refuses a schema without the field that it shares ids with, or with one that it cannot share."""
+
+    def fit_over(self, owner: Code, column: Counted | None) -> Code:
+        """The code that shares the ids of its owner's; what is counted is none for a field of earlier rows."""
+        raise NotImplementedError
+
+    def over(self, owner: Code, width: int) -> Code:
+        """The same from the saved width, or over an owner's code that has grown; ValueError for no such width."""
         raise NotImplementedError
 
     def load(self, texts: list[str], state: dict[str, Any]) -> Code:

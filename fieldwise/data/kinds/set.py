@@ -78,10 +78,17 @@ class SetField(WordField):
         return SetCode(self, self.fit_words(column), min(self.max_values, max(1, column.longest)))
 
     def load(self, texts: list[str], state: dict[str, Any]) -> Code:
-        if not 1 <= state["width"] <= self.max_values:
-            found = str(state["width"])[:40]
-            raise ValueError(f"field '{self.name[:100]}' has {self.max_values} values at most, found {found}")
-        return SetCode(self, self.words(texts, state["first_size"]), state["width"])
+        self.check_width(state["width"])
+        return self.code(self.words(texts, state["first_size"]), state["width"])
+
+    def code(self, words: Words, width: int) -> Code:
+        """The code of cells of these words."""
+        return SetCode(self, words, width)
+
+    def check_width(self, width: int) -> None:
+        """Refuses a saved width that the field cannot have."""
+        if not 1 <= width <= self.max_values:
+            raise ValueError(f"field '{self.name[:100]}' has {self.max_values} values at most, found {str(width)[:40]}")
 
 
 @dataclass

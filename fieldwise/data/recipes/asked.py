@@ -16,6 +16,7 @@ from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.plan import Inputs, Plan
 from fieldwise.data.encode.split import Rows, Split
 from fieldwise.data.encode.usable import usable
+from fieldwise.data.kinds.past import PastField
 from fieldwise.data.kinds.samples import Sample
 from fieldwise.data.kinds.time import Times, order_of, promising
 from fieldwise.data.read import delimited, formats, sparse
@@ -51,6 +52,7 @@ class Asked:
     drop: Collection[str] = ()
     keep_negatives: float | None = None
     history: HistorySettings | None = None
+    sequences: tuple[PastField, ...] = ()
     gbdt_leaves: int | None = None
     known: Encoder | None = None
     skip_bad_rows: bool = False
@@ -62,9 +64,9 @@ class Asked:
     any_order: bool = True
 
     def __post_init__(self) -> None:
-        if self.known and (self.history or self.gbdt_leaves or self.recipe or self.drop):
+        if self.known and (self.history or self.sequences or self.gbdt_leaves or self.recipe or self.drop):
             kept = "--continue-from keeps fields and recipe as they are"
-            raise ConfigError(f"{kept}; leave out --history, --gbdt-leaves, --recipe, --drop")
+            raise ConfigError(f"{kept}; leave out --history, --sequence, --gbdt-leaves, --recipe, --drop")
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ class Files:
     named_classes: bool = False
     separator: str = ""
     history_time: str = ""
+    sequence_time: str = ""
 
     @property
     def recipe(self) -> str:
@@ -142,9 +145,12 @@ class Files:
         return [f"column '{name}' {why}; a schema that names it keeps it" for name in self.left_out]
 
     def _history(self) -> list[str]:
-        if not self.history_time:
-            return []
-        return [f"history counts in the order of {self.history_time} (--history-set time=none: in folds)"]
+        found = []
+        if self.history_time:
+            found.append(f"history counts in the order of {self.history_time} (--history-set time=none: in folds)")
+        if self.sequence_time:
+            found.append(f"sequences are in the order of {self.sequence_time} (`time COLUMN` in --sequence: another)")
+        return found
 
 
 def _every(parts: Mapping[str, list[Path]]) -> list[Path]:
@@ -187,8 +193,10 @@ def plan_of(asked: Asked) -> tuple[Plan, Files]:
     if time:
         split = _in_time(asked, split, time)
         history = _history_in_time(asked, split, time)
+    sequences = _sequences(asked, split, history, time)
     files = replace(
         files,
+        sequence_time=sequences[0].time if sequences and not asked.sequences[0].time else "",
         classes=classes,
         named_classes=bool(asked.positive),
         separator=asked.separator,
@@ -205,6 +213,7 @@ def plan_of(asked: Asked) -> tuple[Plan, Files]:
         keep_negatives=1.0 if asked.keep_negatives is None else asked.keep_negatives,
         gbdt_leaves=asked.gbdt_leaves or 0,
         history=history,
+        sequences=sequences,
         known=asked.known,
         recipe=files.recipe,
         threads=asked.threads,
@@ -240,7 +249,8 @@ def _time(
     """The column that says when rows came: one of the schema's times, or what the first rows look like."""
     apart = bool(asked.valid or asked.test or asked.split_group)
     open_split = not asked.split_by and not apart
-    if not (open_split or (asked.history and asked.any_order and not apart)):
+    open_order = any(not field.time for field in asked.sequences)
+    if not (open_split or (asked.history and asked.any_order and not apart) or open_order):
         return None
     if any(formats.format_of(path) in sparse.KINDS for path in parts["train"]):
         return None
@@ -270,6 +280,19 @@ def _history_in_time(asked: Asked, split: Split, time: Times) -> HistorySettings
     if history is None or history.time or not asked.any_order or split.by != time.column or time.complete < 1:
         return history
     return replace(history, time=time.column, parts=history.parts if history.parts != HISTORY_PARTS else ("rate",))
+
+
+def _sequences(
+    asked: Asked, split: Split, history: HistorySettings | None, time: Times | None
+) -> tuple[PastField, ...]:
+    """The sequences that are asked for, in the order of a time: the history's, what a column says, or the split's."""
+    found = time.column if time and time.complete == 1 else ""
+    order = (history.time if history else "") or found or split.by
+    for field in asked.sequences:
+        if not (field.time or order):
+            way_out = "write `time COLUMN` behind it, or `time row` for the order of the rows"
+            raise ConfigError(f"--sequence needs a time, found none for '{field.name}'; {way_out}")
+    return tuple(field if field.time else replace(field, time=order) for field in asked.sequences)
 
 
 def _reader(
@@ -378,4 +401,5 @@ def _columns(asked: Asked, schema: Schema, split: Split, label: str, weight: str
     """The columns to read: those of the fields, and what the label, the split and the history need."""
     history = asked.history or schema.history
     by = split.by if split.by != ROW_ORDER else ""
-    return [n for n in dict.fromkeys([label, weight, *schema.columns, *history.columns_needed, by, *split.group]) if n]
+    past = [*history.columns_needed, *(name for field in asked.sequences for name in field.columns)]
+    return [n for n in dict.fromkeys([label, weight, *schema.columns, *past, by, *split.group]) if n]

@@ -3,6 +3,7 @@
 from fieldwise.data.world.effects import PARTS
 from fieldwise.data.world.kinds import KINDS
 from fieldwise.data.world.logs import Log, write_log
+from fieldwise.data.world.sequential import SequentialWorld
 from fieldwise.data.world.world import World
 
-__all__ = ["KINDS", "PARTS", "Log", "World", "write_log"]
+__all__ = ["KINDS", "PARTS", "Log", "SequentialWorld", "World", "write_log"]

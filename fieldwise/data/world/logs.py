@@ -19,6 +19,7 @@ from fieldwise.config.errors import DataError
 from fieldwise.data.world.fields import Floats
 
 if TYPE_CHECKING:
+    from fieldwise.data.world.sequential import SequentialWorld
     from fieldwise.data.world.world import World
 
 
@@ -42,7 +43,7 @@ def join(logs: Sequence[Log]) -> Log:
 
 
 def write_log(
-    world: World,
+    world: World | SequentialWorld,
     rows: int,
     path: str | Path,
     seed: int = 0,
