@@ -114,10 +114,11 @@ def test_a_schema_that_cannot_be_read(tmp_path: Path) -> None:
 def test_every_setting_of_a_field_can_be_written(tmp_path: Path, kind: str) -> None:
     """A setting that is new in a kind must come through schema.toml too."""
     others: dict[str, Any] = {"separator": ";", "buckets": "explicit", "thresholds": (1.0, 2.0), "trimmed": True}
-    others |= {"of": "y2", "part": "weekday", "format": "seconds"}
-    able = [one.name for one in dataclasses.fields(KINDS[kind]) if one.name not in ("name", "interpolate")]
+    others |= {"of": "y2", "part": "weekday", "format": "seconds", "role": "position", "at": "7"}
+    unable = ("name", "interpolate", *(() if KINDS[kind].may_be_position else ("role", "at")))
+    able = [one.name for one in dataclasses.fields(KINDS[kind]) if one.name not in unable]
     changed = {name: others.get(name, 7) for name in able} | ({"interpolate": 7} if kind == "numeric" else {})
-    schema = Schema("y", (Field("x", kind, **changed),))
+    schema = Schema("y", (Field("x", kind, **changed), Field("z")))
     assert schema.fields[0].settings == changed
     path = tmp_path / "schema.toml"
     path.write_text(schema.to_toml(), encoding="utf-8")

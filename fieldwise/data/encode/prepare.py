@@ -125,6 +125,7 @@ def _schema(work: _Work) -> Schema:
     if schema is None:
         schema, left_out = _infer(work.stage, plan.label, plan.weight, {plan.split.by, plan.past.time}, plan.drop)
         work.notes.extend(left_out)
+        schema = schema.with_position(plan.position)
     leaves, recipe = plan.gbdt_leaves or schema.gbdt_leaves, plan.recipe or schema.recipe
     schema = replace(schema, label=plan.label, weight=plan.weight, history=plan.past)
     schema = replace(schema, positive=plan.values.positive, negative=plan.values.negative)

@@ -58,13 +58,14 @@ class Asked:
     keep_rows: bool = False
     positive: str = ""
     separator: str = ""
+    position: str = ""
     # Whether the order of a history is left open.
     any_order: bool = True
 
     def __post_init__(self) -> None:
-        if self.known and (self.history or self.gbdt_leaves or self.recipe or self.drop):
+        if self.known and (self.history or self.gbdt_leaves or self.recipe or self.drop or self.position):
             kept = "--continue-from keeps fields and recipe as they are"
-            raise ConfigError(f"{kept}; leave out --history, --gbdt-leaves, --recipe, --drop")
+            raise ConfigError(f"{kept}; leave out --history, --gbdt-leaves, --recipe, --drop, --position")
 
 
 @dataclass(frozen=True)
@@ -211,6 +212,7 @@ def plan_of(asked: Asked) -> tuple[Plan, Files]:
         inputs=files.inputs,
         keep_rows=asked.keep_rows,
         classes=classes,
+        position=asked.position,
     )
     return plan, files
 
