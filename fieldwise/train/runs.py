@@ -9,6 +9,7 @@ import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -202,6 +203,7 @@ class Run(ABC):
             part, probabilities = self.dataset.parts[name], fitted.probabilities(logits[name])
             report[name] = metrics.evaluate(part.labels, probabilities, part.weights)
             if name == held_out[-1]:
+                report["errors"] = metrics.standard_errors(part.labels, probabilities, part.weights)
                 Predictions(name, part.labels, probabilities.astype(np.float32), part.weights).save(self.out)
         report |= self._expected(report[held_out[-1]])
         if other is not None:
@@ -212,13 +214,19 @@ class Run(ABC):
             report["pair_strength"] = strength
         with whole_file(self.out / LOGITS) as file, file.open("wb") as opened:
             np.save(opened, (logits["valid"] + self.offset).astype(np.float32))
-        bundle.write(self.out / "bundle", self.config, self._sources(), self._whole, fitted, report)
+        bundle.write(self.out / "bundle", self.config, self._sources(), self._whole, fitted, report, self._date)
         with whole_file(self.out / "report.json") as file:
             file.write_text(json.dumps(report, indent=1), encoding="utf-8")
         with whole_file(self.out / "DONE") as file:
             file.write_text(self.asked, encoding="utf-8")
         self._tidy()
         return report
+
+    @property
+    def _date(self) -> str:
+        """The day on which the run began, by its folder: a run that goes on keeps it."""
+        began = (self.out / "identity.json").stat().st_mtime
+        return datetime.fromtimestamp(began, UTC).date().isoformat()
 
     def _calibrated(
         self, logits: NDArray[np.floating[Any]], rows: NDArray[np.int64] | slice = slice(None)
@@ -289,6 +297,7 @@ class Run(ABC):
             "best_epoch": -(-self.state.best_step // self.steps),
             "seed": self.config.seed,
             "data": str(self.dataset.path),
+            "part_rows": {name: part.rows for name, part in self.dataset.parts.items()},
             "warnings": self._warnings(),
         }
 
