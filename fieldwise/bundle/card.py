@@ -69,7 +69,8 @@ def _figures(facts: Mapping[str, Any]) -> Iterator[str]:
     found, errors = facts.get(part, {}), facts.get("errors", {})
     if "rows" in found:
         rate = f"{found['positive_rate']:.4%} of them positive"
-        yield f"On {found['rows']:,} {part} rows, {rate}, which training never saw:\n"
+        chose = "" if part == "test" else " (but they chose the epoch and the calibration)"
+        yield f"On {found['rows']:,} {part} rows, {rate}, held out from training{chose}:\n"
     yield "| metric | value | 95 % interval |\n|---|---:|---:|"
     for key, word in METRICS.items():
         if found.get(key) is not None:
