@@ -81,6 +81,7 @@ def test_links_of_the_docs_lead_somewhere():
             assert (page.parent / link).exists(), f"{page.name}: {link}"
 
 
-def test_toml_of_the_docs_is_a_schema():
-    blocks = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "data.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert [len(Schema.from_toml(text, "docs/data.md").fields) for text in blocks] == [3, 1, 1, 3]
+@pytest.mark.parametrize(("page", "fields"), [("data.md", [3, 1, 1, 3]), ("position.md", [2])])
+def test_toml_of_the_docs_is_a_schema(page, fields):
+    blocks = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / page).read_text(encoding="utf-8"), re.DOTALL)
+    assert [len(Schema.from_toml(text, page).fields) for text in blocks] == fields

@@ -103,7 +103,10 @@ class Event:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A shown row with its response, in the order in which histories count them."""
+    """A shown row with its response, in the order in which histories count them.
+
+    `rank` is where a ranking had the row, 1 first; None of other requests, whose rows have no order.
+    """
 
     seq: int
     arm: str
@@ -112,6 +115,7 @@ class Outcome:
     label: int
     time: float
     row: dict[str, Any]
+    rank: int | None = None
 
 
 class EventLog:
@@ -267,7 +271,7 @@ def read_outcomes(log: sql.Engine, after: int, most: int) -> list[Outcome]:
     same = (impressions.c.request_id == events.c.request_id) & (impressions.c.part == events.c.part)
     columns = (events.c.seq, events.c.request_id, events.c.place, events.c.label, events.c.time)
     asked = (
-        sql.select(*columns, impressions.c.arm, impressions.c.content)
+        sql.select(*columns, impressions.c.arm, impressions.c.kind, impressions.c.content)
         .join(impressions, same)
         .where(events.c.seq > after, events.c.counted)
         .order_by(events.c.seq)
@@ -275,10 +279,15 @@ def read_outcomes(log: sql.Engine, after: int, most: int) -> list[Outcome]:
     )
     with log.begin() as connection:
         found = connection.execute(asked).all()
-    return [
-        Outcome(seq, arm, request_id, place, label, moment, shown_row(json.loads(content), place))
-        for seq, request_id, place, label, moment, arm, content in found
-    ]
+    return [_outcome(*row) for row in found]
+
+
+def _outcome(
+    seq: int, request_id: str, place: int, label: int, moment: float, arm: str, kind: str, content: str | bytes
+) -> Outcome:
+    shown = json.loads(content)
+    rank = 1 + shown["places"].index(place) if kind == "rank" else None
+    return Outcome(seq, arm, request_id, place, label, moment, shown_row(shown, place), rank)
 
 
 def _json(values: dict[str, Any]) -> bytes:

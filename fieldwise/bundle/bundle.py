@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 import fieldwise
 from fieldwise.bundle.calibration import Calibration
+from fieldwise.bundle.card import FILE as CARD
+from fieldwise.bundle.card import write_card
 from fieldwise.bundle.members import Blend, JoinedEncoder, JoinedSchema, M, Member, blend_weights, parts_of
 from fieldwise.bundle.scoring import Saved, Trained, reads_ranks, score
 from fieldwise.config.documents import read_json, read_toml
@@ -111,8 +113,12 @@ def write(
     model: Saved,
     calibration: Calibration,
     metrics: dict[str, Any],
+    date: str = "",
 ) -> None:
-    """Writes the bundle of a trained model; `sources` are files and folders to copy, by their names in the bundle."""
+    """Writes the bundle of a trained model; `sources` are files and folders to copy, by their names in the bundle.
+
+    `date` is the day of the training, for the model card.
+    """
     with whole_folder(out, "bundle.json", force=True) as work:
         model.save(work / model.file)
         for name, source in sources.items():
@@ -125,6 +131,8 @@ def write(
         (work / "config.toml").write_text(config.to_toml(), encoding="utf-8")
         write_json(work / "calibration.json", calibration.to_json())
         write_json(work / "metrics.json", metrics)
+        members = [work / name for name in sources if name.startswith(f"{MEMBERS}/")]
+        write_card(work, [Schema.load(own / "schema.toml") for own in members or [work]], date)
         _seal(work)
 
 
@@ -316,8 +324,9 @@ def _several_encoders(folder: Path) -> BundleError:
 
 
 def _is_own(file: Path) -> bool:
-    """Whether a bundle lists a file's digest; a member lists its own files, and the blend its bundle.json."""
-    return file.parts[0] != MEMBERS or file.name == "bundle.json"
+    """Whether a bundle lists a file's digest; a member lists its own files, and the blend its bundle.json. The model
+    card is for people, who may edit it."""
+    return file.name != CARD and (file.parts[0] != MEMBERS or file.name == "bundle.json")
 
 
 def _contents(folder: Path) -> dict[str, bytes]:

@@ -70,9 +70,9 @@ class JoinedEncoder:
             np.maximum.at(sizes, places, layout.sizes)
         self.layout = Layout(tuple(sizes.tolist()), tuple(np.bincount(fields).tolist()))
 
-    def transform(self, table: pa.Table | Cells) -> NDArray[np.int32]:
-        """Raw columns -> joined ids (n, C)."""
-        return self.join([encoder.transform(table) for encoder in self.encoders])
+    def transform(self, table: pa.Table | Cells, served: bool = False) -> NDArray[np.int32]:
+        """Raw columns -> joined ids (n, C); in rows that are `served`, positions are fixed."""
+        return self.join([encoder.transform(table, served=served) for encoder in self.encoders])
 
     def join(self, ids: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
         """The ids of the same rows by each encoder -> joined ids (n, C)."""
@@ -97,6 +97,11 @@ def parts_of(encoder: Encoder | JoinedEncoder) -> list[tuple[Encoder, Columns]]:
     if isinstance(encoder, JoinedEncoder):
         return list(zip(encoder.encoders, encoder.columns, strict=True))
     return [(encoder, slice(None))]
+
+
+def as_served(encoder: Encoder | JoinedEncoder, ids: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The bundle's ids (n, C) of rows as they were shown -> as they are served, with positions fixed."""
+    return join(encoder, [own.served(ids[:, columns]) for own, columns in parts_of(encoder)])
 
 
 def join(encoder: Encoder | JoinedEncoder, ids: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:

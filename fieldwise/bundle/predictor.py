@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fieldwise.bundle import bundle
-from fieldwise.bundle.members import join, parts_of
+from fieldwise.bundle.members import as_served, join, parts_of
 from fieldwise.bundle.scoring import device_of
 from fieldwise.config.errors import BundleError, DataError
 from fieldwise.data.dataset import Dataset, Part
@@ -35,6 +35,9 @@ from fieldwise.data.schema import Schema
 from fieldwise.evaluation import metrics
 from fieldwise.evaluation.ranking import Ranking
 
+# The metrics that `evaluate` gives of rows as they are served, where positions are fixed.
+SERVED = ("auc", "log_loss", "calibration")
+
 
 @dataclass(frozen=True)
 class Labelled:
@@ -52,7 +55,7 @@ class Predictor:
 
     `predict` takes a pandas, Polars or Arrow table or a list of dicts, with the schema's columns. A value
     never seen in training is the field's `other`; None, NaN and "" are its missing value. Columns of a recipe that are
-    not given are derived from the raw ones.
+    not given are derived from the raw ones. A position is fixed: what a row says of it is not read.
     """
 
     def __init__(self, opened: bundle.Bundle, device: str = "cpu") -> None:
@@ -101,19 +104,37 @@ class Predictor:
             yield pa.table({"probability": pa.array(self.probabilities(ids))})
 
     def _ids(self, rows: pa.Table | Cells) -> NDArray[np.int32]:
-        return self.encoder.transform(find(self.schema.recipe).with_derived(rows) if self.schema.recipe else rows)
+        derived = find(self.schema.recipe).with_derived(rows) if self.schema.recipe else rows
+        return self.encoder.transform(derived, served=True)
 
     def evaluate(self, chunks: Iterator[pa.Table], by: str = "") -> dict[str, Any]:
         """All metrics on raw rows with the label column (and the weight column, if the schema has one).
 
-        `by` names any column; the result's `by` then holds the metrics for each of its values.
+        `by` names any column; the result's `by` then holds the metrics for each of its values. Rows are judged at the
+        positions where they were shown, and `served` has the metrics with these fixed, as in predictions.
         """
-        ranking, groups = Ranking(), Groups(by)
+        ranking, served, groups = Ranking(), Ranking(), Groups(by)
         for rows in self.labelled(chunks, by):
             ranking.add(rows.labels, rows.probabilities, rows.weights)
+            if self.shown(rows.table):
+                fixed = self.probabilities(as_served(self.encoder, rows.ids))
+                served.add(rows.labels, fixed, rows.weights)
             if by:
                 groups.add(rows.table[by], rows.labels, rows.probabilities, rows.weights)
-        return metrics.measure(ranking) | ({"by": groups.measure()} if by else {})
+        found = metrics.measure(ranking) | ({"by": groups.measure()} if by else {})
+        return found | self._served(metrics.measure(served) if served.rows else None)
+
+    def shown(self, rows: pa.Table) -> bool:
+        """Whether the model has positions, and the rows say all of them."""
+        positions = {field.column for field in self.schema.fields if field.role}
+        return bool(positions) and positions <= set(rows.column_names)
+
+    def _served(self, found: dict[str, Any] | None) -> dict[str, Any]:
+        """What `evaluate` says of positions; nothing of a model without one."""
+        if not self.schema.positions:
+            return {}
+        used = "fixed" if found is None else "shown"
+        return {"positions": used} | ({"served": {key: found[key] for key in SERVED}} if found else {})
 
     def labelled(self, chunks: Iterable[pa.Table], by: str = "", live: bool = False) -> Iterator[Labelled]:
         """Scores raw rows that have the label column and, if named, the column to group by.
@@ -131,17 +152,19 @@ class Predictor:
             weights = None
             if self.schema.weight in chunk.column_names:
                 weights = read_weights(chunk[self.schema.weight], self.schema.weight, passed)
-            ids = self._live(chunk, labels, passed) if live else self.encoder.transform(chunk)
+            fixed = not self.shown(chunk)
+            ids = self._live(chunk, labels, passed, fixed) if live else self.encoder.transform(chunk, served=fixed)
             yield Labelled(chunk, ids, labels, self.probabilities(ids), weights)
             passed += len(chunk)
         if not passed:
             raise DataError("there are no rows to evaluate")
 
-    def _live(self, rows: pa.Table, labels: NDArray[np.uint8], passed: int) -> NDArray[np.int32]:
+    def _live(self, rows: pa.Table, labels: NDArray[np.uint8], passed: int, served: bool) -> NDArray[np.int32]:
         """The ids of rows; the histories then count these rows."""
         ids = []
         for encoder, _ in parts_of(self.encoder):
-            ids.append(encoder.transform(rows, *follow(encoder, rows, labels, passed, timed=True)))
+            past, sequences = follow(encoder, rows, labels, passed, timed=True)
+            ids.append(encoder.transform(rows, past, sequences, served=served))
         return join(self.encoder, ids)
 
     def evaluate_prepared(self, folder: Path, part: str = "test", by: str = "") -> dict[str, Any]:
@@ -151,6 +174,9 @@ class Predictor:
         field = _field(encoder, by, folder) if by else None
         probabilities = self.probabilities(rows.ids)
         found = metrics.evaluate(rows.labels, probabilities, rows.weights)
+        if self.schema.positions:
+            fixed = self.probabilities(encoder.served(rows.ids))
+            found |= self._served(metrics.evaluate(rows.labels, fixed, rows.weights))
         if field is None:
             return found
         ids = np.asarray(rows.ids[:, dataset.layout.columns_of([field])[0]])

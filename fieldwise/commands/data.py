@@ -115,6 +115,9 @@ def prepare(
     test: Annotated[Path | None, typer.Option(help="Test rows in a file of their own.")] = None,
     weight: Annotated[str, typer.Option(help="A column of row weights.")] = "",
     drop: Annotated[list[str] | None, typer.Option(help="A column that is no field; may be given again.")] = None,
+    position: Annotated[
+        str, typer.Option(help="The column of where a row was shown: learnt, and fixed in predictions.")
+    ] = "",
     keep_negatives: Annotated[
         float | None,
         typer.Option(help="Share of the negatives that training rows keep; probabilities stay true.", show_default="1"),
@@ -191,6 +194,7 @@ def prepare(
         keep_rows=not sequence and (not history or bool(past and past.proposals)),
         positive=positive,
         separator=separator,
+        position=position,
         any_order=not any(item.partition("=")[0] in ("time", "folds", "group") for item in history_set or ()),
     )
     with separated(separator), counting("preparing", json) as progress:

@@ -159,6 +159,9 @@ def rows_of(
     file: Annotated[Path, typer.Option("-o", "--out", help="A .csv, .tsv or .parquet file.")],
     label: Annotated[str, typer.Option(help="The name of the label column.")] = "click",
     time: Annotated[str, typer.Option(help="The history's time column, written as the time it was counted at.")] = "",
+    position: Annotated[
+        str, typer.Option(help="A column for where a row was shown: its own value, or its place in a ranking.")
+    ] = "",
     json: Json = False,
 ) -> None:
     """Write the shown rows that have a response, with the response, in the order that histories counted them.
@@ -169,7 +172,7 @@ def rows_of(
     from fieldwise.serving.replay import tables_of
 
     with counting("writing", json) as progress:
-        count = formats.write(file, tables_of(log, label, time), progress)
+        count = formats.write(file, tables_of(log, label, time, position), progress)
     if json:
         print_json({"file": str(file), "rows": count})
     else:

@@ -34,7 +34,8 @@ class TrainSettings:
     `continue_from` a run or bundle of the same model to continue. `precision` bf16 multiplies matrices in bfloat16 in
     training; weights, tables, optimiser and evaluation stay float32. `tables` says how several workers keep them: each
     a copy (replicated), each some rows (sharded), or copies as long as they fit (auto). `checkpoints` is how many of
-    the newest are kept, besides that of the best step.
+    the newest are kept, besides that of the best step. `callbacks` names where log.jsonl goes too, with commas between
+    them: tensorboard, mlflow, wandb; behind a colon, a folder or address. They are no part of what the run is.
     """
 
     batch_size: int = 0
@@ -76,6 +77,7 @@ class TrainSettings:
     checkpoint_minutes: float = 5.0
     checkpoints: int = 1
     tables: str = "auto"
+    callbacks: str = ""
 
     def __post_init__(self) -> None:
         for name, least in (

@@ -13,8 +13,20 @@ from typing import Any
 
 from fieldwise.config.errors import TYPES, ConfigError, unknown
 from fieldwise.config.toml import dumps
-from fieldwise.data.kinds.kind import FIRST, KINDS, MISSING, OTHER, PAD, Field, check_steps, kind_named, setting_types
+from fieldwise.data.kinds.kind import (
+    FIRST,
+    KINDS,
+    MISSING,
+    OTHER,
+    PAD,
+    POSITION,
+    Field,
+    check_steps,
+    kind_named,
+    setting_types,
+)
 from fieldwise.data.kinds.past import PastField
+from fieldwise.data.read.formats import text_of
 from fieldwise.data.read.labels import Classes
 
 __all__ = ["FIRST", "MISSING", "OTHER", "PAD", "Field", "HistorySettings", "Layout", "Schema", "history_settings"]
@@ -317,6 +329,14 @@ class Schema:
         if self.gbdt_leaves < 0 or self.gbdt_depth < 1:
             found = f"{self.gbdt_leaves} trees of depth {self.gbdt_depth}"
             raise ConfigError(f"gbdt_leaves takes 0 or more trees of depth 1 or more, found {found}")
+        self._check_positions()
+
+    def _check_positions(self) -> None:
+        if len(self.positions) == len(self.fields):
+            raise ConfigError(f"a schema needs a field that is no position, found {', '.join(self.positions)} alone")
+        for name in self.positions:
+            if name in self.history.columns:
+                raise ConfigError(f"the position '{name}' is fixed in service and cannot be part of a history key")
 
     @property
     def names(self) -> list[str]:
@@ -328,6 +348,20 @@ class Schema:
         return dataclasses.replace(self, fields=tuple(kept))
 
     @property
+    def positions(self) -> list[str]:
+        """The names of the fields that say where a row was shown; they are fixed when rows are served."""
+        return [field.name for field in self.fields if field.role == POSITION]
+
+    def with_position(self, name: str) -> Schema:
+        """The schema whose field of this name is a position; one that has no such field is refused."""
+        if not name:
+            return self
+        if name not in self.names:
+            raise ConfigError(unknown("position column", name, self.names))
+        fields = [replace(field, role=POSITION) if field.name == name else field for field in self.fields]
+        return replace(self, fields=tuple(fields))
+
+    @property
     def columns(self) -> list[str]:
         """The columns that rows to predict for should have: the fields' and those of the history."""
         own = [name for field in self.fields for name in field.columns]
@@ -336,7 +370,9 @@ class Schema:
     @property
     def optional(self) -> set[str]:
         """The columns that rows to predict for may lack; their values are missing then."""
-        needed = {name for field in self.fields if not field.may_be_absent for name in field.columns_needed}
+        # Of a position no value is needed: it is fixed in what is served.
+        asked = [field for field in self.fields if not field.may_be_absent and not field.role]
+        needed = {name for field in asked for name in field.columns_needed}
         return set(self.columns) - needed - set(self.history.columns)
 
     @property
@@ -418,6 +454,8 @@ class Schema:
                 raise ConfigError("each [[field]] needs a name")
             # First the kind: the settings of one that is not known are not known either.
             kind = kind_named(str(table.get("kind", "categorical")), str(table["name"])).kind
+            if isinstance(table.get("at"), (int, float)):
+                table["at"] = text_of(table["at"])  # a position is a number more often than not
             check_keys(table, known[kind], "field setting")
         if "label" not in values:
             raise ConfigError('a schema needs label = "COLUMN"')

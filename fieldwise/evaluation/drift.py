@@ -186,12 +186,8 @@ def hidden(encoder: Encoder | JoinedEncoder, name: str, ids: NDArray[np.int32]) 
 
 
 def _hidden(encoder: Encoder, name: str, ids: NDArray[np.int32]) -> NDArray[np.int32]:
-    found = blank(name, encoder.names, encoder.layout, encoder.schema.history, encoder.schema.lost_pasts).put(ids)
-    if encoder.leaves is not None:
-        last = encoder.layout.id_columns
-        plain = found[:, : last - len(encoder.leaves.names)]
-        found = np.hstack([plain, encoder.leaves.transform(np.ascontiguousarray(plain)), found[:, last:]])
-    return np.ascontiguousarray(found)
+    gap = blank(name, encoder.names, encoder.layout, encoder.schema.history, encoder.schema.lost_pasts)
+    return encoder.with_leaves(gap.put(ids))
 
 
 def _knows(encoder: Encoder, name: str) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fieldwise.bundle import bundle
+from fieldwise.bundle.card import FILE as CARD
 from fieldwise.bundle.members import Blend
 from fieldwise.config.documents import parsed, read_json
 from fieldwise.config.errors import BundleError, ConfigError, unknown
@@ -46,6 +47,8 @@ def _export(folder: Path, work: Path, tables: str) -> None:
         if name != WEIGHTS and not (blend and Path(name).parts[0] == bundle.MEMBERS):
             (work / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(folder / name, work / name)
+    if (folder / CARD).is_file():
+        shutil.copyfile(folder / CARD, work / CARD)
     if blend:
         (work / bundle.MEMBERS).mkdir()
         for member in bundle.member_folders(folder):

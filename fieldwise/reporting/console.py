@@ -99,6 +99,10 @@ def print_metrics(title: str, found: dict[str, Any]) -> None:
     for key, word in {"log_loss_against": "log loss against", "log_loss_truth": "log loss of the truth"}.items():
         if key in found:
             say(f"  {word:26} {found[key]:.5f}")
+    if "served" in found:
+        own = found["served"]
+        auc = "" if own["auc"] is None else f"AUC {own['auc']:.5f}, "
+        say(f"  {'with the position fixed':26} {auc}log loss {own['log_loss']:.5f}")
 
 
 def print_report(report: dict[str, Any], run: Path) -> None:

@@ -149,7 +149,7 @@ def _raw_rows(predictor: Predictor, file: Path) -> Rows:
     passed = 0
     for chunk in rows_of(schema, file, list(dict.fromkeys(wanted))):
         kept = chunk.slice(0, MOST_ROWS - passed)
-        ids.append(predictor.encoder.transform(kept))
+        ids.append(predictor.encoder.transform(kept, served=not predictor.shown(kept)))
         own = labelled and read_labels(kept[schema.label], schema.label, passed, classes=schema.classes)
         labels.append(own if labelled else [])
         passed += len(kept)

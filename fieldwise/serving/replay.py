@@ -22,15 +22,18 @@ MOMENT = "logged_at"
 SEPARATOR = "|"
 
 
-def tables_of(log: str, label: str, time: str = "") -> Iterator[pa.Table]:
+def tables_of(log: str, label: str, time: str = "", position: str = "") -> Iterator[pa.Table]:
     """Chunks of the counted rows as texts: label, time of the response, and every field that any row has.
 
     `time` names the time column of a history. It is written as the number the history counted by: a row whose response
-    came late has the time of the row before it.
+    came late has the time of the row before it. `position` names the column of where a row was shown: what the row
+    says of it, or else its place in the ranking.
     """
     engine = event_tables.connect(log, writing=False)
     try:
         names = dict.fromkeys(name for chunk in _chunks(engine) for outcome in chunk for name in outcome.row)
+        if position in (label, MOMENT):
+            raise ConfigError(f"--position names a column of its own, found '{position}'")
         for taken in (label, MOMENT):
             if taken in names:
                 raise ConfigError(f"the log has a field named '{taken}' already; choose another --label")
@@ -45,6 +48,9 @@ def tables_of(log: str, label: str, time: str = "") -> Iterator[pa.Table]:
                 MOMENT: pa.array([outcome.time for outcome in chunk], pa.float64()),
             }
             texts = {name: pa.array([_text(row.row.get(name)) for row in chunk], pa.string()) for name in names}
+            if position:
+                places = [outcome.row.get(position, outcome.rank) for outcome in chunk]
+                texts[position] = pa.array([_text(place) for place in places], pa.string())
             if time:
                 given = [_moment(outcome, time) for outcome in chunk]
                 moments = np.maximum.accumulate(np.maximum(given, now))

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldwise.data.encode.encoder import Encoder
+from fieldwise.data.kinds.kind import Coder
 from fieldwise.data.read.formats import text_of
 from fieldwise.data.schema import MISSING, OTHER
 from fieldwise.serving.live_history import Column, LiveHistory, LivePast
@@ -34,13 +35,26 @@ def ranked_column(context: Row, candidates: Sequence[Row], names: Collection[str
     return column
 
 
+def _always(ids: NDArray[np.int32]) -> Coder:
+    """A coder that gives these ids whatever the values are: of a position, which is fixed in service."""
+    return lambda values: [[id] * len(values) for id in ids.tolist()]
+
+
 class RowCoder:
     """An encoder for few rows at a time."""
 
     def __init__(self, encoder: Encoder) -> None:
         self.encoder, self.layout, self.names = encoder, encoder.layout, encoder.names
-        self.coders = [code.coder() for code in encoder.codes]
-        self.rank_coders = [(code.field.name, code.ranks.coder()) for code in encoder.codes if code.ranks]
+        fixed = encoder.fixed
+        self.coders = [
+            _always(fixed[code.field.name][0, : code.width]) if code.field.role else code.coder()
+            for code in encoder.codes
+        ]
+        self.rank_coders = [
+            (code.field.name, _always(fixed[code.field.name][0, -1:]) if code.field.role else code.ranks.coder())
+            for code in encoder.codes
+            if code.ranks
+        ]
         self.raw = RawColumns(encoder.schema)
         self.live_history = LiveHistory(encoder, encoder.history) if encoder.history is not None else None
         self.live_pasts = [LivePast(encoder, past) for past in encoder.pasts]
@@ -48,7 +62,8 @@ class RowCoder:
         history = encoder.history
         keys = [key.split("*") for key in history.settings.keys for _ in history.settings.parts] if history else []
         time = [history.settings.time] if history else []
-        columns = [code.field.columns for code in encoder.codes] + [[*key, *time] for key in keys]
+        columns = [[] if code.field.role else code.field.columns for code in encoder.codes]
+        columns += [[*key, *time] for key in keys]
         # The columns that determine each field; a leaf depends on all of them.
         self.before_leaves = len(columns)
         leaves = len(self.names) - self.before_leaves
@@ -124,7 +139,9 @@ class RowCoder:
         starts = np.cumsum([0, *self.layout.widths])
         for field, name in enumerate(self.names):
             id = int(ids[starts[field]])
-            if id == MISSING:
+            if field < self.plain and self.encoder.codes[field].field.role:
+                found[name] = f"{self.encoder.codes[field].field.at} (fixed)"
+            elif id == MISSING:
                 found[name] = "(missing)"
             elif field < self.plain and self.encoder.codes[field].field.key:
                 own = [int(each) for each in ids[starts[field] : starts[field + 1]] if each >= 0]

@@ -61,7 +61,8 @@ def facts_of(encoder: Encoder, raw: Iterable[str] = ()) -> dict[str, FieldFacts]
     found: dict[str, FieldFacts] = {}
     for code in (code for code in encoder.codes if not code.field.key):
         examples, name = tuple(code.examples(EXAMPLES)), code.field.column
-        own = (code.separator, code.hint, code.field.is_number, bool(code.known_words))
+        hint = f"fixed at {code.field.at}: where a row was shown is not read" if code.field.role else code.hint
+        own = (code.separator, hint, code.field.is_number, bool(code.known_words))
         found.setdefault(name, FieldFacts(name, code.field.kind, code.size - FIRST, examples, *own))
     settings = encoder.schema.history
     for name in settings.columns:

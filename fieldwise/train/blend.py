@@ -184,7 +184,9 @@ class Blending(Run):
 
     def _facts(self) -> dict[str, Any]:
         unknown = dict.fromkeys(("rows_per_s", "epochs", "best_epoch"))
-        return super()._facts() | unknown | {"members": self._members(), "shift": self.model.shift}
+        rows = {name: part.rows for name, part in self.dataset.parts.items() if name != "train"}
+        own = {"part_rows": rows, "members": self._members(), "shift": self.model.shift}
+        return super()._facts() | unknown | own
 
     def _members(self) -> list[dict[str, Any]]:
         """Of each member: its run, model and data, its weight, and its validation log loss before calibration."""

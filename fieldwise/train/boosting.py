@@ -29,7 +29,7 @@ class Boosting(Run):
     def __init__(self, config: Config, dataset: Dataset, out: Path, resume: bool, model: Trees) -> None:
         for setting in fields(TrainSettings):
             found = getattr(config.train, setting.name)
-            if setting.name != "calibration" and found != setting.default:
+            if setting.name not in ("calibration", "callbacks") and found != setting.default:
                 way_out = f"see `fieldwise models {config.model}` for the settings it has"
                 raise ConfigError(f"train.{setting.name} has no meaning for {config.model}, found {found}; {way_out}")
         self.model = model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from fieldwise.data.encode.prepare import prepare
 from fieldwise.data.read.formats import as_table, text_of
 from fieldwise.data.read.streams import CHUNK_ROWS
 from fieldwise.data.schema import Schema
+from fieldwise.train.callbacks import Adapter, Callback, named
 from fieldwise.train.loop import train
 
 WEIGHT = "__sample_weight__"
@@ -153,10 +154,21 @@ class Classifier(BundleClassifier):
         self.seed = seed
         self.device = device
 
-    def fit(self, X: Any, y: Any, eval_set: Any = None, sample_weight: Any = None) -> Classifier:
-        """Trains on the rows X with responses y of two values; eval_set is (X, y) or [(X, y)] to stop early on."""
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        eval_set: Any = None,
+        sample_weight: Any = None,
+        callbacks: Sequence[Callback] = (),
+    ) -> Classifier:
+        """Trains on the rows X with responses y of two values; eval_set is (X, y) or [(X, y)] to stop early on.
+
+        `callbacks` hear what the run logs (train/callbacks.py).
+        """
         base = {"model.name": self.model, "seed": self.seed, "device": self.device, **(self.settings or {})}
         config = load_config(base=base)
+        _check_places([*named(config.train.callbacks).values(), *callbacks])
         schema = None if self.schema is None else read_schema(self.schema)
         table, label, codes = self._rows(X, y, sample_weight, schema)
         if eval_set is None:
@@ -170,7 +182,7 @@ class Classifier(BundleClassifier):
         with tempfile.TemporaryDirectory() as folder:
             data, run = Path(folder) / "data", Path(folder) / "run"
             facts = prepare(sources, data, label, schema, weight="" if sample_weight is None else WEIGHT)
-            self.report_ = train(config, data, run)
+            self.report_ = train(config, data, run, callbacks=callbacks)
             self._keep(run / "bundle")
             self._note(facts, Schema.load(data / "schema.toml"), () if schema is None else table.column_names)
         return self
@@ -192,6 +204,14 @@ class Classifier(BundleClassifier):
         loaded.classes_ = np.array([0, 1])
         loaded._keep(folder)
         return loaded
+
+
+def _check_places(callbacks: Sequence[Callback]) -> None:
+    """Refuses callbacks that would write into the run's folder, which is gone after `fit`."""
+    for own in callbacks:
+        if isinstance(own, Adapter) and own.in_run and not own.place:
+            found = f"{own.package} without a folder"
+            raise ConfigError(f"fit keeps no run folder: name one, as in {own.package}:logs, found {found}")
 
 
 def _label_name(columns: list[str], y: Any) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
@@ -37,6 +38,7 @@ from fieldwise.nn.trees import Trees
 from fieldwise.optim import Average, RowOptimizer, averaged
 from fieldwise.train import capacity, checkpoint, distributed
 from fieldwise.train.boosting import Boosting
+from fieldwise.train.callbacks import Callback, Callbacks
 from fieldwise.train.incremental import check_same_ids, load_origin, take_weights
 from fieldwise.train.pretrain import start_from
 from fieldwise.train.race import Race, Rivals
@@ -63,10 +65,12 @@ def train(
     progress: Progress | None = None,
     pairs: bool = True,
     race: Race | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> dict[str, Any]:
     """Trains on a prepared folder and returns the run's report; with `resume`, goes on where a run was killed.
 
-    With `pairs` the report says how strongly fields interact. A `race` may end the run early.
+    With `pairs` the report says how strongly fields interact. A `race` may end the run early. `callbacks` hear what is
+    logged, beside those that `train.callbacks` names.
 
     Of several workers, rank 0 alone writes, reads the test rows and returns a report; the others return an empty one.
     """
@@ -75,13 +79,17 @@ def train(
     known = report_of(out, asked) if resume else None
     if known is not None:
         return known
+    listeners = Callbacks(config, callbacks) if distributed.first() else None
     with start(config, dataset, out, resume) as run:
         run.asked = asked
         if run.finished:
             report: dict[str, Any] = json.loads((out / "report.json").read_text(encoding="utf-8"))
             return report
         run.race = race or run.race
-        run.fit(progress if progress and distributed.first() else Progress())
+        shown = progress if progress and distributed.first() else Progress()
+        if listeners:
+            run.listen(listeners, shown)
+        run.fit(shown)
         return run.finish(pairs)
 
 

@@ -9,6 +9,8 @@ import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -29,7 +31,7 @@ from fieldwise.data.schema import VIEWS
 from fieldwise.evaluation import metrics
 from fieldwise.evaluation.outlook import Outlook, outlook
 from fieldwise.evaluation.pair_strength import strength_of_pairs
-from fieldwise.train import distributed
+from fieldwise.train import callbacks, distributed
 from fieldwise.train.race import FILE as LOGITS
 from fieldwise.train.race import Race
 from fieldwise.train.state import State
@@ -38,6 +40,7 @@ from fieldwise.train.state import State
 FAILED = "FAILED"
 # What an unfinished run may have in its folder.
 UNFINISHED = {FAILED, "identity.json", "config.toml", "log.jsonl", "checkpoint", "best.safetensors"}
+UNFINISHED |= {callbacks.FILE, "tensorboard", "wandb"}
 # Training rows that say how far off a model is on them.
 BIAS_ROWS = 50_000
 
@@ -63,6 +66,7 @@ class Run(ABC):
         self.offset = math.log(dataset.negatives_kept)
         self.ahead, self.bias = outlook(dataset.levels), 0.0
         self.state = State()
+        self.callbacks = callbacks.Callbacks(replace(config, train=replace(config.train, callbacks="")))
         self.finished = distributed.from_first(lambda: self._claim(resume))
 
     @property
@@ -98,8 +102,14 @@ class Run(ABC):
             found = "an id lies outside of its field: the data are damaged; prepare them anew"
             raise BundleError(f"{found} ({self.dataset.path})") from error
 
+    def listen(self, listeners: callbacks.Callbacks, progress: Progress) -> None:
+        """Hands on what is logged from now on."""
+        self.callbacks = listeners
+        listeners.start(self.out, progress.say)
+
     def close(self) -> None:
-        """Releases the folder."""
+        """Ends the callbacks, and releases the folder."""
+        self.callbacks.close()
         if self.hold is not None:
             self.hold.release()
 
@@ -164,6 +174,8 @@ class Run(ABC):
         with (self.out / "log.jsonl").open("a", encoding="utf-8") as file:
             file.write(line)
         self.state.log_bytes += len(line.encode())
+        for failed in self.callbacks.record(record):
+            self._log(failed)
 
     def _trim_log(self) -> None:
         """Drops what was logged after the checkpoint: those steps will be done, and logged, again."""
@@ -202,6 +214,7 @@ class Run(ABC):
             part, probabilities = self.dataset.parts[name], fitted.probabilities(logits[name])
             report[name] = metrics.evaluate(part.labels, probabilities, part.weights)
             if name == held_out[-1]:
+                report["errors"] = metrics.standard_errors(part.labels, probabilities, part.weights)
                 Predictions(name, part.labels, probabilities.astype(np.float32), part.weights).save(self.out)
         report |= self._expected(report[held_out[-1]])
         if other is not None:
@@ -212,13 +225,21 @@ class Run(ABC):
             report["pair_strength"] = strength
         with whole_file(self.out / LOGITS) as file, file.open("wb") as opened:
             np.save(opened, (logits["valid"] + self.offset).astype(np.float32))
-        bundle.write(self.out / "bundle", self.config, self._sources(), self._whole, fitted, report)
+        bundle.write(self.out / "bundle", self.config, self._sources(), self._whole, fitted, report, self._date)
         with whole_file(self.out / "report.json") as file:
             file.write_text(json.dumps(report, indent=1), encoding="utf-8")
         with whole_file(self.out / "DONE") as file:
             file.write_text(self.asked, encoding="utf-8")
         self._tidy()
+        for failed in self.callbacks.finish(report):
+            self._log(failed)
         return report
+
+    @property
+    def _date(self) -> str:
+        """The day on which the run began, by its folder: a run that goes on keeps it."""
+        began = (self.out / "identity.json").stat().st_mtime
+        return datetime.fromtimestamp(began, UTC).date().isoformat()
 
     def _calibrated(
         self, logits: NDArray[np.floating[Any]], rows: NDArray[np.int64] | slice = slice(None)
@@ -289,17 +310,19 @@ class Run(ABC):
             "best_epoch": -(-self.state.best_step // self.steps),
             "seed": self.config.seed,
             "data": str(self.dataset.path),
+            "part_rows": {name: part.rows for name, part in self.dataset.parts.items()},
             "warnings": self._warnings(),
         }
 
     def _warnings(self) -> list[str]:
-        """Warns of a run that has learnt nothing: before calibration it is no better than the base rate."""
-        base = metrics.base_loss(self.valid.labels, self.valid.weights)
+        """Warns of a run that has learnt nothing: before calibration it is no better than the base rate; and of
+        callbacks that failed."""
+        base, failed = metrics.base_loss(self.valid.labels, self.valid.weights), list(self.callbacks.errors)
         if not self.rate or self.state.best_loss < base:
-            return []
+            return failed
         found = f"{self.state.best_loss:.5f} at its best, no better than the {base:.5f} of the base rate alone"
         way_out = f"lower {self.rate}, or raise it where the loss hardly moved; else these rows teach it nothing"
-        return [f"validation log loss is {found}; {way_out}"]
+        return [f"validation log loss is {found}; {way_out}", *failed]
 
     def _sources(self) -> dict[str, Path]:
         """Files and folders that the bundle copies, by their names in it."""
@@ -318,7 +341,8 @@ class Run(ABC):
 
 def asked_for(config: Config, dataset: Dataset) -> str:
     """The settings as they were given, and the data: a run that is done is known by them without its model."""
-    return json.dumps({"data": dataset.fingerprint, "config": config.to_toml()})
+    own = replace(config, train=replace(config.train, callbacks=""))
+    return json.dumps({"data": dataset.fingerprint, "config": own.to_toml()})
 
 
 def report_of(out: Path, asked: str) -> dict[str, Any] | None:
@@ -387,8 +411,10 @@ def _empty(folder: Path) -> None:
 
 
 def _settings(text: str) -> Config | None:
-    """A config from its TOML; settings that the text lacks have their defaults. None if it is no config of ours."""
+    """A config from its TOML, without callbacks; settings that the text lacks have their defaults. None if it is no
+    config of ours."""
     try:
-        return config_from(tomllib.loads(text), "the run's settings")
+        found = config_from(tomllib.loads(text), "the run's settings")
+        return replace(found, train=replace(found.train, callbacks=""))
     except ConfigError:
         return None

@@ -9,7 +9,7 @@ from fieldwise.abtest import event_log as logs
 from fieldwise.abtest import event_tables
 from fieldwise.abtest.analysis import report
 from fieldwise.abtest.event_log import BusyError, Event, EventLog, Impression, UnknownRequestError
-from fieldwise.config.errors import DataError
+from fieldwise.config.errors import ConfigError, DataError
 from fieldwise.serving.history_follower import Closer
 from fieldwise.serving.replay import tables_of
 
@@ -142,6 +142,20 @@ def test_the_log_as_rows_to_train_on(log):
         {"click": 0, "user": "u", "item": "y", "tags": None},
         {"click": 1, "user": "u", "item": "3", "tags": "a|b"},
     ]
+
+
+def test_rows_to_train_on_say_where_a_ranking_had_them(log):
+    best, plain = [{"item": "best"}, {"item": "next"}], [{"item": "x"}, {"item": "y", "slot": 7}]
+    log.show(Impression("r", 0, "rank", "a", "u", "m", {}, best, [2, 0], [0.4, 0.2]))
+    log.show(Impression("p", 0, "predict", "a", "u", "m", {}, plain, [0, 1], [0.1, 0.1]))
+    for request, candidate in (("r", 0), ("r", 2), ("p", 0), ("p", 1)):
+        log.respond(Event(request, candidate, 1)).result(5)
+    (table,) = tables_of(log.address, "click", position="slot")
+    found = {row["item"]: row["slot"] for row in table.to_pylist()}
+    # Rows of /predict are in no order: only the client knows where they were shown, and may say so.
+    assert found == {"best": "1", "next": "2", "x": None, "y": "7"}
+    with pytest.raises(ConfigError, match="--position names a column of its own, found 'click'"):
+        next(tables_of(log.address, "click", position="click"))
 
 
 def test_a_bundle_counts_what_came_after_it_was_first_served(log):

@@ -124,8 +124,10 @@ def test_every_setting_of_a_field_can_be_written(tmp_path: Path, kind: str) -> N
         "time": "t",
     }
     others |= {"view": "rolling", "most_rows": 7000, "positives": True}
+    others |= {"role": "position", "at": "7"}
     # A past is of a field, or has gaps.
-    able = [one.name for one in dataclasses.fields(KINDS[kind]) if one.name not in ("name", "interpolate", "gaps")]
+    unable = ("name", "interpolate", "gaps", *(() if KINDS[kind].may_be_position else ("role", "at")))
+    able = [one.name for one in dataclasses.fields(KINDS[kind]) if one.name not in unable]
     changed = {name: others.get(name, 7) for name in able} | ({"interpolate": 7} if kind == "numeric" else {})
     schema = Schema("y", (Field("x", kind, **changed), Field("y2")))
     assert schema.fields[0].settings == changed

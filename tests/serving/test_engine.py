@@ -314,7 +314,7 @@ def test_serving_needs_no_torch(everything: Prepared, load: Any, tmp_path: Path)
     assert float(probability) == pytest.approx(load("pin").predict([{"user": "u1"}])[0], abs=1e-6)
     assert loaded == "[]"
     kept = {file.suffix for file in (tmp_path / "out").rglob("*") if file.is_file()}
-    assert kept <= {".json", ".toml", ".parquet", ".npz", ".onnx", ".safetensors"}
+    assert kept <= {".json", ".toml", ".parquet", ".npz", ".onnx", ".safetensors", ".md"}
 
 
 def test_a_bundle_that_was_not_exported_is_exported_once(everything: Prepared, monkeypatch: Any) -> None:

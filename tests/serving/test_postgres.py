@@ -14,7 +14,10 @@ import pytest
 from fieldwise.abtest.analysis import report
 from fieldwise.abtest.event_log import Event, EventLog, Impression
 from fieldwise.abtest.router import Router
+from fieldwise.export.export import write_network
 from fieldwise.serving.history_follower import Closer
+
+from .processes import Client, running
 
 
 def programs():
@@ -78,3 +81,28 @@ def test_two_servers_share_one_log_in_postgresql(address):
     found = report(address)
     assert [(arm["units"], arm["shown"]) for arm in found["arms"]] == [(30, 60), (30, 60)]
     assert sum(arm["clicks"] for arm in found["arms"]) == 34
+
+
+def test_a_server_of_two_workers_keeps_its_log_in_postgresql(address, everything):
+    """What one worker showed, another counts the response to; a second event with one id counts once."""
+    source = everything.bundle("lr", "logged")
+    write_network(source, source / "online")
+    with running(source, "--workers", 2, "--log", address) as (process, port):
+        clicked = 0
+        for n in range(8):
+            # Each connection may come to another worker.
+            with Client(port) as client:
+                status, shown = client.post("/predict", rows=[{"user": f"u{n}"}])
+                assert status == 200
+            for _ in range(2):
+                with Client(port) as client:
+                    event = {"request_id": shown["request_id"], "candidate": 0, "label": 1, "event_id": f"e{n}"}
+                    status, answer = client.post("/event", **event)
+                    assert status == 200
+                    clicked += answer["new"]
+        with Client(port) as client:
+            assert client.get("/ready") == (200, '{"status":"ready"}')
+        process.terminate()
+        assert process.wait(30) == 0
+    (arm,) = report(address)["arms"]
+    assert (clicked, arm["shown"], arm["clicks"]) == (8, 8, 8)

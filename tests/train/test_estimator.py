@@ -1,11 +1,15 @@
 import pickle
 
+import joblib
 import numpy as np
 import polars
 import pytest
+from joblib.externals.loky import get_reusable_executor
 from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.inspection import permutation_importance
 from sklearn.metrics import roc_auc_score
-from sklearn.model_selection import cross_val_score
+from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 
@@ -107,3 +111,43 @@ def test_an_eval_set_has_the_classes_of_y(log, held):
     rows = log[0].head(len(held))
     with pytest.raises(DataError, match=r"the y of eval_set must have both classes of y, 0, 1, found "):
         Classifier("lr", SETTINGS).fit(*log, eval_set=(rows, np.array(held)))
+
+
+SMALL = {"train.epochs": 1, "train.batch_size": 100}
+
+
+def test_a_grid_search_takes_models_and_settings(log):
+    x, y = log[0].head(400), log[1].head(400)
+    grid = {"model": ["lr"], "settings": [SMALL, {**SMALL, "train.lr": 0.05}]}
+    found = GridSearchCV(Classifier(device="cpu"), grid, scoring="neg_log_loss", cv=2).fit(x, y)
+    assert len(found.cv_results_["params"]) == 2
+    assert found.best_params_ in found.cv_results_["params"]
+    assert np.isfinite(found.cv_results_["mean_test_score"]).all()
+    assert found.predict_proba(x).shape == (400, 2)
+
+
+def test_scikit_learn_calibrates_it(log):
+    x, y = log[0].head(600), log[1].head(600)
+    calibrated = CalibratedClassifierCV(Classifier("lr", SMALL, device="cpu"), method="isotonic", cv=2).fit(x, y)
+    assert abs(calibrated.predict_proba(x)[:, 1].mean() - y.mean()) < 0.05
+
+
+def test_permutation_importance_finds_the_column_that_tells(log):
+    random = np.random.default_rng(0)
+    x = log[0].head(500)[["user", "item"]].assign(told=random.permutation(["yes", "no"] * 250))
+    y = (x["told"] == "yes").astype(int)
+    model = Classifier("lr", {**SMALL, "train.lr": 0.1}, device="cpu").fit(x, y)
+    found = permutation_importance(model, x, y, scoring="roc_auc", n_repeats=2, random_state=0)
+    assert found.importances_mean.argmax() == 2
+    assert found.importances_mean[2] > 0.3
+
+
+def test_joblib_takes_it_to_other_processes_and_disk(fitted, log, tmp_path):
+    """A fitted model goes to a worker and to a file, with its bundle."""
+    x = log[0].head(30)
+    expected = fitted.predict_proba(x)
+    joblib.dump(fitted, tmp_path / "model.joblib")
+    np.testing.assert_array_equal(joblib.load(tmp_path / "model.joblib").predict_proba(x), expected)
+    # What Parallel(backend="loky") does with each worker; one is enough, as each loads torch.
+    with get_reusable_executor(max_workers=1) as pool:
+        np.testing.assert_allclose(pool.submit(fitted.predict_proba, x).result(), expected, rtol=1e-6)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,21 +14,28 @@ from fieldwise.data.read.cells import Cells
 class CellCodes:
     """The codes of all fields, in groups that go through one compiled loop each.
 
-    A code's own `column_ids` takes the fields without a loop, and the cells that a loop leaves.
+    A code's own `column_ids` takes the fields without a loop, and the cells that a loop leaves. `fixed` are the ids
+    of fields whose cells are not read, by their names.
     """
 
-    def __init__(self, codes: Sequence[Code]) -> None:
+    def __init__(self, codes: Sequence[Code], fixed: Mapping[str, NDArray[np.int32]] | None = None) -> None:
         self.places = id_columns(codes)
         self.codes, self.width = codes, self.places[-1].stop
         groups: dict[type[CellLoop] | None, list[int]] = {}
+        self.fixed: dict[int, NDArray[np.int32]] = {}
         for number, code in enumerate(codes):
-            groups.setdefault(code.loop, []).append(number)
+            if fixed and code.field.name in fixed:
+                self.fixed[number] = fixed[code.field.name]
+            else:
+                groups.setdefault(code.loop, []).append(number)
         self.plain = groups.pop(None, [])
         self.loops = [(loop([codes[n] for n in own]), own) for loop, own in groups.items() if loop]
 
     def ids(self, cells: Cells) -> NDArray[np.int32]:
         """The ids (n, C) that the codes give for the columns of the cells."""
         ids = np.empty((len(cells), self.width), dtype=np.int32)
+        for number, own in self.fixed.items():
+            ids[:, self.places[number]] = own
         for loop, fields in self.loops:
             self._quick(loop, cells, fields, ids)
         for number in self.plain:

@@ -45,7 +45,7 @@ class Encoder:
     ) -> None:
         self.schema, self.codes, self.history, self.leaves = schema, codes, history, leaves
         self.pasts = Pasts(codes)
-        self._quick: dict[bool, CellCodes] = {}
+        self._quick: dict[tuple[bool, bool], CellCodes] = {}
 
     @property
     def layout(self) -> Layout:
@@ -74,34 +74,63 @@ class Encoder:
         table: pa.Table | Cells,
         past: NDArray[np.int32] | None = None,
         known: Mapping[str, NDArray[np.int32]] | None = None,
+        served: bool = False,
     ) -> NDArray[np.int32]:
         """Raw columns -> ids (n, C), by the codes of the fields. The server has RowCoder for the same ids of few rows.
 
         `past` are the history fields of rows that have a place in it; others come after all of it. `known` are
         ids (n, width) of fields that these rows were given before, by the same codes, and with its rank behind them
-        where a field has one; their columns are not needed.
+        where a field has one; their columns are not needed. In rows that are `served`, positions are fixed.
         """
-        there, known = frozenset(table.column_names), known or {}
+        there = frozenset(table.column_names)
+        known = {**(known or {}), **(self._fixed(len(table)) if served else {})}
         for field in self.schema.fields:
             if field.column not in there and field.name not in known and not field.may_be_absent:
                 raise DataError(missing_column(field.column, table.column_names, "the table has"))
         if self.pasts and not all(name in known for name in self.schema.pasts):
             known = {**self.pasts.seen(table, partial(self.buckets, table)), **known}
-        columns = [self._by_cells(table, known)] if isinstance(table, Cells) else self._by_columns(table, there, known)
+        columns = (
+            [self._by_cells(table, known, served)]
+            if isinstance(table, Cells)
+            else self._by_columns(table, there, known)
+        )
         if self.history is not None:
             fields = self.history.seen(table, self.buckets(table)) if past is None else past
             columns.append(self.history.ids(fields))
         ids = np.hstack(columns)
         if self.leaves is not None:
             ids = np.hstack([ids, self.leaves.transform(ids)])
-        return np.ascontiguousarray(np.hstack([ids, *self._ranks(table, known)]))
+        return np.ascontiguousarray(np.hstack([ids, *self._ranks(table, known, served)]))
 
-    def _by_cells(self, cells: Cells, known: Mapping[str, NDArray[np.int32]]) -> NDArray[np.int32]:
-        ids = self._cell_codes().ids(cells)
+    def _by_cells(self, cells: Cells, known: Mapping[str, NDArray[np.int32]], served: bool) -> NDArray[np.int32]:
+        ids = self._cell_codes(served).ids(cells)
         for code, place in zip(self.codes, id_columns(self.codes), strict=True):
             if code.field.name in known:
-                ids[:, place] = known[code.field.name]
+                ids[:, place] = known[code.field.name][:, : code.width]
         return ids
+
+    @property
+    def fixed(self) -> dict[str, NDArray[np.int32]]:
+        """The ids (1, width) of the positions in served rows, and their ranks behind them where they have some."""
+        return {code.field.name: code.fixed_ids for code in self.codes if code.field.role}
+
+    def _fixed(self, rows: int) -> dict[str, NDArray[np.int32]]:
+        return {name: np.broadcast_to(ids, (rows, ids.shape[1])) for name, ids in self.fixed.items()}
+
+    def served(self, ids: NDArray[np.int32]) -> NDArray[np.int32]:
+        """The ids (n, C) of rows as they were shown -> as they are served, with the positions fixed."""
+        found = np.array(ids)
+        for name, own in self.fixed.items():
+            found[:, self.layout.columns_of([self.schema.names.index(name)])] = own
+        return self.with_leaves(found)
+
+    def with_leaves(self, ids: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Ids (n, C) of which some were changed, with the leaves that they have now."""
+        if self.leaves is None:
+            return np.ascontiguousarray(ids)
+        last = self.layout.id_columns
+        plain = np.ascontiguousarray(ids[:, : last - len(self.leaves.names)])
+        return np.ascontiguousarray(np.hstack([plain, self.leaves.transform(plain), ids[:, last:]]))
 
     def _by_columns(
         self, table: pa.Table, there: Collection[str], known: Mapping[str, NDArray[np.int32]]
@@ -115,23 +144,29 @@ class Encoder:
 
         return [ids(code) for code in self.codes]
 
-    def _ranks(self, table: pa.Table | Cells, known: Mapping[str, NDArray[np.int32]]) -> list[NDArray[np.int32]]:
+    def _ranks(
+        self, table: pa.Table | Cells, known: Mapping[str, NDArray[np.int32]], served: bool
+    ) -> list[NDArray[np.int32]]:
         """The columns that trees read numbers by, (n, 1) each or all in one."""
         named = [(code.field.name, code.ranks) for code in self.codes if code.ranks]
         if isinstance(table, Cells):
-            return [self._cell_codes(ranks=True).ids(table)] if named else []
+            return [self._cell_codes(served, ranks=True).ids(table)] if named else []
         return [
             known[name][:, -1:] if name in known else ranks.column_ids(table[name]).reshape(len(table), 1)
             for name, ranks in named
         ]
 
-    def _cell_codes(self, ranks: bool = False) -> CellCodes:
+    def _cell_codes(self, served: bool, ranks: bool = False) -> CellCodes:
         with MAKING:
-            if ranks not in self._quick:
-                self._quick[ranks] = CellCodes(
-                    [code.ranks for code in self.codes if code.ranks] if ranks else self.codes
-                )
-        return self._quick[ranks]
+            if (served, ranks) not in self._quick:
+                codes = [code.ranks for code in self.codes if code.ranks] if ranks else self.codes
+                fixed = [code for code in self.codes if code.field.role and served]
+                own = {
+                    code.field.name: code.fixed_ids[:, -1:] if ranks else code.fixed_ids[:, : code.width]
+                    for code in fixed
+                }
+                self._quick[served, ranks] = CellCodes(codes, own)
+        return self._quick[served, ranks]
 
     @property
     def trees(self) -> str:

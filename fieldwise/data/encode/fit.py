@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from fieldwise.config.errors import ConfigError
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.staged import LABEL, Progress, staged_files, staged_rows, staged_schema
 from fieldwise.data.kinds.buckets import Histogram
-from fieldwise.data.kinds.counted import Query, summed
-from fieldwise.data.kinds.kind import Code
+from fieldwise.data.kinds.counted import Counted, Query, summed
+from fieldwise.data.kinds.kind import OTHER, Code, Field
 from fieldwise.data.kinds.ranks import fitted
 from fieldwise.data.read.formats import is_list, quoted, text_of
 from fieldwise.data.schema import Schema
@@ -58,7 +59,17 @@ def fit_encoder(schema: Schema, staged: Path, progress: Progress, known: Encoder
     for number, field in enumerate(schema.fields):
         if field.key:
             codes[number] = _code(schema, codes, number, known, None)
-    return Encoder(schema, [codes[number] for number in range(len(schema.fields))])
+    every = [codes[number] for number in range(len(schema.fields))]
+    return Encoder(replace(schema, fields=tuple(code.field for code in every)), every)
+
+
+def _fitted(field: Field, column: Counted) -> Code:
+    """The code of a field; one that is fixed in service must be so at a value that training rows have."""
+    code = fitted(field.placed(column), column)
+    if field.role and OTHER in code.fixed_ids[:, : code.width]:
+        found = f"found '{code.field.at}', which they have less than {code.field.settings.get('min_count', 2)} times"
+        raise ConfigError(f"field '{field.name}': at must be a value that training rows have, {found}")
+    return code
 
 
 def _code(
@@ -71,7 +82,7 @@ def _code(
         return field.over(owner, known.codes[number].width) if known else field.fit_over(owner, column)
     if column is None:
         return known.codes[number] if known else field.load([], {})
-    return known.codes[number].grown(column) if known else fitted(field, column)
+    return known.codes[number].grown(column) if known else _fitted(field, column)
 
 
 def most_together(rows: int, width: int) -> int:

@@ -37,7 +37,7 @@ class Plan:
     the raw files were read, for those that will read more of them. `threads` (0: all cores) change nothing but the
     time. With the `inputs` that the rows come from, a killed `prepare` goes on where it was. `keep_rows` leaves the raw
     rows in the folder too, for what on_demand.py makes of them. `classes` are the label's two values, if they are not
-    the schema's.
+    the schema's. `position` is the field that says where a row was shown.
     """
 
     sources: Mapping[str, Rows]
@@ -57,6 +57,7 @@ class Plan:
     inputs: Inputs | None = None
     keep_rows: bool = False
     classes: Classes | None = None
+    position: str = ""
 
     def __post_init__(self) -> None:
         if not 0 < self.keep_negatives <= 1:
@@ -87,7 +88,7 @@ class Plan:
         """The schema that stands before a row is read: the known one, or the one that was given, without what is to
         be dropped."""
         schema = self.known.schema if self.known else self.schema and self.schema.without(self.drop)
-        return self.with_past(schema) if schema else None
+        return self.with_past(schema).with_position(self.position) if schema else None
 
     def with_past(self, schema: Schema) -> Schema:
         """A schema with the history and the sequences that are asked for."""

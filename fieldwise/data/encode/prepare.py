@@ -126,6 +126,7 @@ def _schema(work: _Work) -> Schema:
         orders = {plan.split.by, plan.past.time, *(field.time for field in plan.sequences)}
         schema, left_out = _infer(work.stage, plan.label, plan.weight, orders, plan.drop)
         work.notes.extend(left_out)
+        schema = schema.with_position(plan.position)
     leaves, recipe = plan.gbdt_leaves or schema.gbdt_leaves, plan.recipe or schema.recipe
     schema = replace(plan.with_past(schema), label=plan.label, weight=plan.weight)
     schema = replace(schema, positive=plan.values.positive, negative=plan.values.negative)

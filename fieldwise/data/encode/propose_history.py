@@ -59,7 +59,7 @@ def propose(encoder: Encoder, staged: Path, settings: HistorySettings, progress:
     Candidates are the categories and numbers among the fields, if a key can name them, and crosses of two of them; the
     keys that the settings name count as chosen.
     """
-    plain = [field.name for field in encoder.schema.fields if field.history_key != BY_CELL]
+    plain = [field.name for field in encoder.schema.fields if field.history_key != BY_CELL and not field.role]
     able = [name for name in plain if "*" not in name and name.partition(":")[0] != AUTO]
     fields = [name for name in able if name != settings.time]
     if not fields:

@@ -52,7 +52,7 @@ def too_wide(rows: int, fields: int) -> str:
 
 def usual_history(schema: Schema, group: tuple[str, ...] = (), folds: int = FOLDS[FOLDER]) -> HistorySettings:
     """Rates of each category, and of each pair of them where they are few, out of fold; rows of a group in one fold."""
-    plain = [field.name for field in schema.fields if field.history_key == BY_TEXT]
+    plain = [field.name for field in schema.fields if field.history_key == BY_TEXT and not field.role]
     names = [name for name in plain if "*" not in name and name.partition(":")[0] != AUTO]
     pairs = itertools.combinations(names, 2) if len(names) <= MOST_CROSSED else ()
     keys = (*names, *("*".join(pair) for pair in pairs))

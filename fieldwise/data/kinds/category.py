@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from fieldwise.config.errors import ConfigError
 from fieldwise.data.kinds.counted import Counted, Query
 from fieldwise.data.kinds.kind import FIRST, MISSING, OTHER, CellLoop, Code, Coder, Field, Ids, plain_text
 from fieldwise.data.kinds.lookup import MANY, CellWords, Lookup
-from fieldwise.data.kinds.samples import Sample
+from fieldwise.data.kinds.samples import Sample, plain_numbers
 from fieldwise.data.read.formats import text_of
 from fieldwise.data.read.texts import hash_of
 
@@ -78,6 +79,7 @@ class CategoryField(WordField):
 
     kind: ClassVar = "categorical"
     takes_the_rest: ClassVar = True
+    may_be_position: ClassVar = True
 
     @classmethod
     def infer(cls, name: str, sample: Sample) -> Field | None:
@@ -85,6 +87,14 @@ class CategoryField(WordField):
 
     def fit(self, column: Counted) -> Code:
         return self.fit_words(column)
+
+    def first_position(self, column: Counted) -> str:
+        texts = [text for text, _ in column.texts if text] if self.hash_buckets else self.frequent(column.texts)
+        numbers = plain_numbers(texts)
+        if numbers is None:
+            found = ", ".join(texts[:3]) or "none"
+            raise ConfigError(f"field '{self.name}': which of its words is the first position? set at, found {found}")
+        return min(zip(numbers, texts, strict=True), key=lambda one: (math.isnan(one[0]), *one))[1]
 
     def load(self, texts: list[str], state: dict[str, Any]) -> Code:
         return self.words(texts, state["first_size"])

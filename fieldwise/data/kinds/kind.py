@@ -13,7 +13,7 @@ import dataclasses
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
@@ -40,6 +40,9 @@ Whole = NDArray[np.int64]
 # The values of a column -> its id columns, each as long as the values.
 Coder = Callable[[Sequence[Any]], list[list[int]]]
 KINDS: dict[str, type[Field]] = {}
+# What a field may be besides an ordinary one: the place where a row was shown, which is fixed when rows are served.
+POSITION = "position"
+ROLES = ("", POSITION)
 
 
 def check_steps(where: str, steps: int) -> None:
@@ -53,7 +56,8 @@ class Field:
     """One field, as schema.toml has it. `Field("price", "numeric", max_buckets=16)` is one of the kind of that name.
 
     A kind is a subclass with a name in `kind`, decorated as this one; its settings are its attributes. Settings that
-    only other kinds have say nothing about a field and are left out.
+    only other kinds have say nothing about a field and are left out. `role` position: the rows say where they were
+    shown, training learns from it, and predictions take the value `at` for all rows; without it, the first position.
     """
 
     kind: ClassVar[str]
@@ -69,9 +73,13 @@ class Field:
     may_be_absent: ClassVar[bool] = False
     # Whether the column says when a row came.
     is_time: ClassVar[bool] = False
+    # Whether the column may say where a row was shown.
+    may_be_position: ClassVar[bool] = False
 
     name: str
     interpolate: int = 0
+    role: str = ""
+    at: str = ""
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -102,6 +110,15 @@ class Field:
             raise ConfigError(
                 f"field '{self.name}': interpolate needs a number in ordered buckets, found {self.unordered}"
             )
+        self._check_role()
+
+    def _check_role(self) -> None:
+        if self.role not in ROLES:
+            raise ConfigError(f"field '{self.name}': " + unknown("role", self.role, ROLES[1:]))
+        if self.role and not self.may_be_position:
+            raise ConfigError(f"field '{self.name}': a position has one value in each row, found a {self.kind} field")
+        if self.at and not self.role:
+            raise ConfigError(f"field '{self.name}': at is for a field with role = \"{POSITION}\", found '{self.at}'")
 
     @property
     def column(self) -> str:
@@ -190,6 +207,14 @@ class Field:
         """The same from the saved width, or over an owner's code that has grown; ValueError for no such width."""
         raise NotImplementedError
 
+    def placed(self, column: Counted) -> Field:
+        """The field with the value that it is fixed at when rows are served, if it has such a role."""
+        return replace(self, at=self.first_position(column)) if self.role and not self.at else self
+
+    def first_position(self, column: Counted) -> str:
+        """The least of the values, as a text."""
+        raise NotImplementedError
+
     def load(self, texts: list[str], state: dict[str, Any]) -> Code:
         """The code from its saved `texts` and `state`, width and first_size among it; ValueError if they are none."""
         raise NotImplementedError
@@ -238,6 +263,12 @@ class Code(ABC):
     def value_of(self, number: int) -> str:
         """The text of an id, for people."""
         return ("(missing)", "(other)")[number] if number < FIRST else self.text_of_id(number)
+
+    @property
+    def fixed_ids(self) -> Ids:
+        """The ids (1, width) of the value that the field is fixed at, and the rank behind them where it has one."""
+        own = [self, *([self.ranks] if self.ranks else [])]
+        return np.hstack([code.ids([self.field.at]).reshape(1, code.width) for code in own])
 
     # What is saved, and what may change.
 

@@ -65,6 +65,7 @@ class NumberField(WordField):
     kind: ClassVar = "numeric"
     history_key: ClassVar = BY_BUCKET
     is_number: ClassVar = True
+    may_be_position: ClassVar = True
     least: ClassVar = {**WordField.least, "max_buckets": 2, "bucket_count": 1}
     buckets: str = "quantile"
     max_buckets: int = 64
@@ -83,6 +84,9 @@ class NumberField(WordField):
         rising = all(low < high for low, high in itertools.pairwise(self.thresholds))
         if self.buckets == "explicit" and not (rising and all(t == t for t in self.thresholds)):
             raise ConfigError(f"field '{self.name}': thresholds must rise, found {list(self.thresholds)}")
+        number = as_number(self.at)
+        if self.at and (number is None or not math.isfinite(number)):
+            raise ConfigError(f"field '{self.name}': at must be a number, found '{self.at}'")
         super().check()
 
     @property
@@ -110,6 +114,12 @@ class NumberField(WordField):
             return None if many and sample.repeats and sample.is_code else cls(name)
         few = sample.differs or len(sample.known) <= FEW_VALUES
         return None if few or not sample.is_magnitude else cls(name)
+
+    def first_position(self, column: Counted) -> str:
+        self.check_texts(column)
+        if not len(seen := column.histogram.values):
+            raise ConfigError(f"field '{self.name}': a position needs a number in the training rows, found none")
+        return str(text_of(float(seen[0])))
 
     def fit(self, column: Counted) -> Code:
         self.check_texts(column)

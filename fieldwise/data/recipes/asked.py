@@ -60,13 +60,15 @@ class Asked:
     keep_rows: bool = False
     positive: str = ""
     separator: str = ""
+    position: str = ""
     # Whether the order of a history is left open.
     any_order: bool = True
 
     def __post_init__(self) -> None:
-        if self.known and (self.history or self.sequences or self.gbdt_leaves or self.recipe or self.drop):
-            kept = "--continue-from keeps fields and recipe as they are"
-            raise ConfigError(f"{kept}; leave out --history, --sequence, --gbdt-leaves, --recipe, --drop")
+        kept = self.history or self.sequences or self.gbdt_leaves or self.recipe or self.drop or self.position
+        if self.known and kept:
+            rule = "--continue-from keeps fields and recipe as they are"
+            raise ConfigError(f"{rule}; leave out --history, --sequence, --gbdt-leaves, --recipe, --drop, --position")
 
 
 @dataclass(frozen=True)
@@ -220,6 +222,7 @@ def plan_of(asked: Asked) -> tuple[Plan, Files]:
         inputs=files.inputs,
         keep_rows=asked.keep_rows,
         classes=classes,
+        position=asked.position,
     )
     return plan, files
 
