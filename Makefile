@@ -50,9 +50,26 @@ check: optional
 	$(BIN)/mypy
 	$(PYTEST)
 
+# The sdist and, from it, the wheel.
+.PHONY: wheel wheel-check matrix
+wheel: .venv/ready
+	rm -rf dist
+	$(BIN)/python tools/build_wheel.py dist
+
+# The wheel in an empty venv, outside of the repository: demo, a study, serve.
+wheel-check: wheel
+	rm -rf build/empty
+	$(PYTHON) -m venv build/empty
+	build/empty/bin/python -m pip install --quiet --constraint constraints.txt "$$(ls -d $(CURDIR)/dist/*.whl)[serve]"
+	build/empty/bin/python -P tools/first_steps.py
+
+# The wheel with the lowest and the newest dependencies, on each Python that is here; CASES="3.11-lowest 3.12-newest" for some.
+matrix: wheel
+	$(BIN)/python tools/matrix.py dist/*.whl build/matrix $(CASES)
+
 format: .venv/ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv build *.egg-info demo
+	rm -rf .venv build dist *.egg-info demo
