@@ -67,6 +67,22 @@ wheel-check: wheel
 matrix: wheel
 	$(BIN)/python tools/matrix.py dist/*.whl build/matrix $(CASES)
 
+# The site in build/site: complete without a network. Only what builds it lies in .venv/docs, torch does not.
+.PHONY: docs notebooks
+.venv/docs/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv/docs
+	.venv/docs/bin/python -m pip install --quiet --constraint constraints.txt $$($(PYTHON) -c "import tomllib; \
+		print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'])")
+	touch .venv/docs/ready
+
+docs: .venv/ready .venv/docs/ready
+	$(BIN)/python tools/reference.py build/reference
+	NO_MKDOCS_2_WARNING=1 .venv/docs/bin/mkdocs build --strict
+
+# Runs the notebooks and keeps what they print and draw.
+notebooks: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/python tools/notebooks.py examples/notebooks/*.ipynb
+
 format: .venv/ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .

@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PYTHONS = ("3.11", "3.12", "3.13")
 EXTRAS = ("gbdt", "tune", "serve")
-TOOLS = ("pytest", "pytest-xdist", "hypothesis", "httpx2", "pandas", "polars", "setuptools")
+TOOLS = ("pytest", "pytest-xdist", "hypothesis", "httpx", "httpx2", "pandas", "polars", "setuptools")
 TESTS = "test_walk.py data nn parts bundle export serving train/test_estimator.py experiments/test_tune.py"
 SHOWN = ("torch", "numpy", "pyarrow", "duckdb", "scikit-learn", "numba")
 
