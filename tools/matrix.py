@@ -18,7 +18,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PYTHONS = ("3.11", "3.12", "3.13")
 EXTRAS = ("gbdt", "tune", "serve")
 TOOLS = ("pytest", "pytest-xdist", "hypothesis", "httpx", "httpx2", "pandas", "polars", "setuptools")
-TESTS = "test_walk.py data nn parts bundle export serving train/test_estimator.py experiments/test_tune.py"
+TESTS = (
+    "test_walk.py data/encode/test_encoder.py data/read bundle export nn/test_trees.py train/test_estimator.py "
+    "experiments/test_tune.py serving/test_promise.py serving/test_application.py serving/test_process.py"
+)
 SHOWN = ("torch", "numpy", "pyarrow", "duckdb", "scikit-learn", "numba")
 
 
