@@ -35,7 +35,10 @@ def python() -> str:
     import fieldwise
 
     parts = ["# Python\n\nEvery public name: `from fieldwise import ...`.\n"]
-    parts += [f"::: {getattr(fieldwise, name).__module__}.{name}\n" for name in fieldwise.__all__]
+    for name in fieldwise.__all__:
+        # A kind of field is written by who extends fieldwise; who uses it calls Field alone.
+        few = "    options:\n      members: false\n" if name == "Field" else ""
+        parts.append(f"::: {getattr(fieldwise, name).__module__}.{name}\n{few}")
     return "\n".join(parts)
 
 
@@ -147,7 +150,7 @@ def models() -> str:
 
     parts = [
         "# Options of models\n\n`[model]` of a recipe, or `--set model.NAME=VALUE`. What each is: "
-        "[Models](../models.md).\n"
+        "[Which model](../choosing.md).\n"
     ]
     for name in registry():
         found = describe(name)
