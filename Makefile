@@ -50,9 +50,42 @@ check: optional
 	$(BIN)/mypy
 	$(PYTEST)
 
+# The sdist and, from it, the wheel.
+.PHONY: wheel wheel-check matrix
+wheel: .venv/ready
+	rm -rf dist
+	$(BIN)/python tools/build_wheel.py dist
+
+# The wheel in an empty venv, outside of the repository: demo, a study, serve.
+wheel-check: wheel
+	rm -rf build/empty
+	$(PYTHON) -m venv build/empty
+	build/empty/bin/python -m pip install --quiet --constraint constraints.txt "$$(ls -d $(CURDIR)/dist/*.whl)[serve]"
+	build/empty/bin/python -P tools/first_steps.py
+
+# The wheel with the lowest and the newest dependencies, on each Python that is here; CASES="3.11-lowest 3.12-newest" for some.
+matrix: wheel
+	$(BIN)/python tools/matrix.py dist/*.whl build/matrix $(CASES)
+
+# The site in build/site: complete without a network. Only what builds it lies in .venv/docs, torch does not.
+.PHONY: docs notebooks
+.venv/docs/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv/docs
+	.venv/docs/bin/python -m pip install --quiet --constraint constraints.txt $$($(PYTHON) -c "import tomllib; \
+		print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'])")
+	touch .venv/docs/ready
+
+docs: .venv/ready .venv/docs/ready
+	$(BIN)/python tools/reference.py build/reference
+	NO_MKDOCS_2_WARNING=1 .venv/docs/bin/mkdocs build --strict
+
+# Runs the notebooks and keeps what they print and draw.
+notebooks: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/python tools/notebooks.py examples/notebooks/*.ipynb
+
 format: .venv/ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv build *.egg-info demo
+	rm -rf .venv build dist *.egg-info demo

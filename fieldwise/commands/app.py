@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
+
+import fieldwise
 
 app = typer.Typer(
     name="fieldwise",
@@ -14,6 +17,34 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"fieldwise {fieldwise.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def shipped(path: Path | None) -> Path | None:
+    """A path as given, or the recipe of this name that comes with fieldwise where there is no such path.
+
+    >>> shipped(Path("recipes/frappe/pin.toml")).is_file()
+    True
+    """
+    if path is None or path.exists() or path.parts[:1] != ("recipes",):
+        return path
+    own = Path(fieldwise.__file__).parent / path
+    return own if own.exists() else path
+
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing folder.")]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fieldwise.commands.app import Force, Json, Separator, app, listed
+from fieldwise.commands.app import Force, Json, Separator, app, listed, shipped
 from fieldwise.config.errors import ConfigError
 from fieldwise.reporting.console import counting, err, print_json, print_proposals, print_recipe, print_recipes, say
 
@@ -101,7 +101,7 @@ def prepare(
     recipe: Annotated[str, typer.Option(help="What public raw files these are: see `fieldwise recipes`.")] = "",
     label: Annotated[str, typer.Option(help="The 0/1 column; a schema or a recipe may name it instead.")] = "",
     positive: Annotated[str, typer.Option(help="Which of the label's two values is 1, such as yes.")] = "",
-    schema: Annotated[Path | None, typer.Option(help="A schema.toml; inferred without one.")] = None,
+    schema: Annotated[Path | None, typer.Option(callback=shipped, help="A schema.toml; inferred without one.")] = None,
     split: Annotated[str, typer.Option(help="Shares of train, valid, test.", show_default="0.8,0.1,0.1")] = "",
     split_by: Annotated[
         str,

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fieldwise.commands.app import Force, Json, app
+from fieldwise.commands.app import Force, Json, app, shipped
 from fieldwise.config.errors import ConfigError
 from fieldwise.config.settings import Config, load_config
 from fieldwise.reporting.console import (
@@ -52,7 +52,7 @@ def train(
     data: Annotated[Path, typer.Argument(help="A prepared folder.")],
     folder: Annotated[Path, typer.Option("--out", help="The run folder to write.")],
     model: Annotated[str, typer.Option(help="A name from `fieldwise models`.")] = "",
-    config: Annotated[Path | None, typer.Option(help="A recipe in TOML.")] = None,
+    config: Annotated[Path | None, typer.Option(callback=shipped, help="A recipe in TOML.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE, such as train.lr=3e-4.")] = None,
     init_from: Annotated[str, typer.Option(help="An FM run that gives the initial vectors.")] = "",
     continue_from: Annotated[
@@ -165,7 +165,9 @@ def tune(
     trials: Annotated[int, typer.Option(help="Total number of trials of the study.")] = 30,
     limit: Annotated[str, typer.Option("--time", help="Time limit of this call, such as 90s, 30m, 2h.")] = "",
     folder: Annotated[Path | None, typer.Option("--out", help="The study to start or continue: tune/MODEL.")] = None,
-    config: Annotated[Path | None, typer.Option(help="A recipe to start from; it is the first trial.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(callback=shipped, help="A recipe to start from; it is the first trial.")
+    ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE for every trial.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "",
     seed: Annotated[int | None, typer.Option()] = None,
@@ -206,7 +208,9 @@ def compare(
     limit: Annotated[
         str, typer.Option("--time", help="Time limit, such as 90s, 30m, 2h; `best` is the best of what was trained.")
     ] = "",
-    recipes: Annotated[Path | None, typer.Option(help="A folder of MODEL.toml; other models have defaults.")] = None,
+    recipes: Annotated[
+        Path | None, typer.Option(callback=shipped, help="A folder of MODEL.toml; other models have defaults.")
+    ] = None,
     folder: Annotated[Path, typer.Option("--out", help="Where runs and tables go.")] = Path("comparison"),
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "",
     jobs: Annotated[int, typer.Option(help="Runs at a time.")] = 1,

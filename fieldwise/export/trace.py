@@ -52,9 +52,12 @@ def traced(model: Model, layout: Layout, of: str, from_ids: bool = False) -> Par
                 opset_version=OPSET,
                 verbose=False,
             )
-    except ImportError:
-        way_out = "pip install fieldwise[serve]"
-        raise ConfigError(f"{of} has no ONNX form; tracing it needs onnxscript, not installed: {way_out}") from None
+    except ImportError as error:  # onnxscript is missing, or older than this torch
+        way_out = "pip install --upgrade 'fieldwise[serve]' onnxscript"
+        raise ConfigError(
+            f"{of} has no ONNX form; tracing it needs onnxscript for torch {torch.__version__}, "
+            f"found: {first_line(error)}; {way_out}"
+        ) from None
     except Exception as error:  # an exporter can fail in any way
         way_out = "give it a plain_part and an onnx.py, as parts/inner has"
         raise ConfigError(f"{of} has no ONNX form and cannot be traced: {first_line(error)}; {way_out}") from None
