@@ -12,7 +12,7 @@ from fieldwise import World, load_config
 from fieldwise.data.encode.prepare import prepare
 from fieldwise.models import Branch, Model, register
 from fieldwise.nn.classifiers import DNN, Layers
-from fieldwise.nn.embedding import Embedding, Linear, Vectors
+from fieldwise.nn.embedding import Linear, Vectors
 from fieldwise.parts.affine.formula import affine
 from fieldwise.parts.features.formula import Flatten
 from fieldwise.parts.interactions import Interaction
@@ -42,7 +42,7 @@ def dcn(layout, *, vectors=Vectors(8), crosses=2, layers=Layers((32,))):
     dims = vectors.sizes(layout)
     cross, flat = Cross(dims, crosses), Flatten(dims)
     wide, deep = Branch(cross, DNN(cross.width, Layers(()))), Branch(flat, DNN(flat.width, layers))
-    return Model(Embedding(layout, dims), wide, deep, linear=Linear(layout))
+    return Model(vectors.embedding(layout), wide, deep, linear=Linear(layout))
 
 
 folder = Path(tempfile.mkdtemp())

@@ -122,6 +122,28 @@ def test_terms_add_up_to_the_logit(name: str, options: dict[str, Any], kind: str
         close(bias + sum(term.sum(axis=1) for term in terms), model, ids)
 
 
+@pytest.mark.parametrize("name", ["lr", "fm", "ffm", "pin"])
+def test_graphs_of_fields_that_share_vectors(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = Layout((5, 4, 5, 6), (1, 1, 3, 1), like=(0, 1, 0, 3), sequences=((2,),))
+    monkeypatch.setitem(LAYOUTS, "shared", layout)
+    test_graphs_say_what_the_model_says(name, {}, "shared")
+    test_terms_add_up_to_the_logit(name, {}, "shared")
+    described = convert.network(drawn(name, layout, True), layout)
+    network.check(described, layout)
+    with pytest.raises(ValueError, match="other fields than its encoder"):
+        network.check(described, layout.apart)
+
+
+def test_a_sequence_that_is_pooled_is_traced_from_its_ids() -> None:
+    layout = Layout((5, 4, 5), (1, 1, 3), like=(0, 1, 0), sequences=((2,),))
+    model, ids = drawn("din", layout, True), drawn_ids(layout).numpy()
+    described = convert.network(model, layout)
+    assert network.whole_part(described) == "CandidateAttention"
+    whole = session(network.graph_of(described, network.as_input))
+    for rows in (ids, ids[:1]):
+        close(whole.run(None, {"ids": rows})[0], model, rows)
+
+
 def test_fm_terms_are_its_inner_products() -> None:
     layout = LAYOUTS["plain"]
     model, ids = drawn("fm", layout, True), drawn_ids(layout).numpy()

@@ -69,7 +69,7 @@ def dcn(layout: Layout, *, vectors: Vectors = Vectors(6), crosses: int = 2, laye
     dims = vectors.sizes(layout)
     cross, flat = Cross(dims, crosses), Flatten(dims)
     wide, deep = Branch(cross, DNN(cross.width, Layers(()))), Branch(flat, DNN(flat.width, layers))
-    return Model(Embedding(layout, dims), wide, deep, linear=Linear(layout))
+    return Model(vectors.embedding(layout), wide, deep, linear=Linear(layout))
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from fieldwise.serving.service import Service
 from fieldwise.train.loop import train
 
 FIELDS = Field("user"), Field("item", min_count=1), Field("price", "numeric"), Field("seen", "sequence", like="item")
-QUICK = ["model.name=din", "model.dim=4", "model.hidden=[8]", "model.sequence_units=[4]"]
+QUICK = ["model.name=ipnn", "model.dim=4", "model.hidden=[8]"]
 QUICK += ["train.epochs=1", "train.batch_size=100", "device=cpu"]
 
 
@@ -47,7 +47,7 @@ def drawn(first: float, count: int, seed: int) -> dict[str, list[Any]]:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """DIN with a sequence in a cell, two of the log, with a delay and positives only, and a history beside them."""
+    """IPNN with a sequence in a cell, two of the log, with a delay and positives only, and a history beside them."""
     folder, rows = tmp_path_factory.mktemp("run"), pa.table(drawn(0, 400, 0))
     asked = [
         *pasts("item,price by user last 5 time moment gaps"),
