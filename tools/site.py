@@ -22,7 +22,7 @@ NOTEBOOKS = ROOT / "examples" / "notebooks"
 # Files of the root that have a page of their own.
 RENAMED = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md", "README.md": "index.md"}
 LANGUAGES = {".py": "python", ".toml": "toml", ".md": "markdown"}
-SHIM = "https://unpkg.com/iframe-worker/shim"
+SHIM = re.compile(r"https?://[^\"'\s]+/iframe-worker/shim")
 FOREIGN = re.compile(r"<(?:script|img|link|iframe|source|video)\b[^>]*\b(?:src|href)=[\"']?(?:https?:)?//[^>]*>")
 MERMAID = re.compile(r"```mermaid\n.*?```", re.DOTALL)  # Material draws it with a script from the network
 PICTURE = "![From a csv row to a probability](figures/walk.svg)"
@@ -55,12 +55,12 @@ def on_page_markdown(markdown: str, page: Any, **_more: Any) -> str:
 
 
 def on_post_build(config: Any) -> None:
-    """Gives pages the copy of a script that Material would take from the network; refuses all other such files."""
+    """Gives pages our own script where Material would take one from the network; refuses all other such files."""
     site = Path(config.site_dir)
     for path in site.rglob("*.html"):
         text = path.read_text(encoding="utf-8")
-        own = posixpath.relpath("iframe-worker.js", path.relative_to(site).parent.as_posix())
-        text = text.replace(SHIM, own)
+        own = posixpath.relpath("file-worker.js", path.relative_to(site).parent.as_posix())
+        text = SHIM.sub(own, text)
         path.write_text(text, encoding="utf-8")
         if found := FOREIGN.search(text):
             raise PluginError(f"a page must not need the network, found {found[0]} ({path.relative_to(site)})")
