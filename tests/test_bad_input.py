@@ -244,7 +244,7 @@ def test_out_is_there(fails: Fails, tmp_path: Path, out: Path, trained: Trained)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--model", "fmm"], "unknown model 'fmm'; did you mean 'fm'? available: "),
+        (["--model", "fmm"], "unknown model 'fmm'; did you mean 'fmfm'? available: "),
         (["--model", "fm", "--set", "model.dimm=3"], "unknown option 'dimm'; did you mean 'dim'?"),
         (["--model", "fm", "--set", "train.lrr=1"], "unknown train setting 'lrr'; did you mean 'lr'?"),
         (["--model", "fm", "--set", "train.lr"], "--set takes KEY=VALUE, such as train.lr=3e-4, found 'train.lr'"),
@@ -344,7 +344,7 @@ def test_ids_outside_of_their_field_are_one_line(
         (["--time", "-5m"], "--time takes a time such as 90s, 30m or 2h, found '-5m'"),
         (["--time", "0s"], "--time takes a time such as 90s, 30m or 2h, found '0s'"),
         (["--trials", "0"], "--trials must be at least 1, found 0"),
-        (["--model", "fmm"], "unknown model 'fmm'; did you mean 'fm'?"),
+        (["--model", "fmm"], "unknown model 'fmm'; did you mean 'fmfm'?"),
         (["--set", "model.dmi=4"], "did you mean 'dim'?"),
         (["--set", "model.dim=0"], "dim must be positive"),
         (["--set", "train.optimizer=adm"], "unknown optimizer 'adm'; did you mean 'adam'?"),
@@ -612,7 +612,7 @@ def test_files_that_may_not_grow(out: Path, trained: Trained, tmp_path: Path) ->
     [
         (["prepar"], "No such command 'prepar'"),
         (["prepare"], "Missing argument"),
-        (["models", "fmm"], "unknown model 'fmm'; did you mean 'fm'?"),
+        (["models", "fmm"], "unknown model 'fmm'; did you mean 'fmfm'?"),
         (["train", "data", "--model", "fm"], "Missing option '--out'"),
     ],
 )

@@ -50,6 +50,8 @@ def no_scores(model: Model, ids: NDArray[np.int32]) -> str:
     """Why the loops cannot score these ids (n, C) with this model, or ""."""
     if not is_shallow(model):
         return "not LR, FM or FFM (over fields of one id)"
+    if any(part._forward_hooks for part in model.modules()):
+        return "a part of it is watched or changed, and the loops would not call it"
     weights, layout = [table.weight.detach() for table in tables_of(model)], tables_of(model)[0].layout
     refused = no_loops(*(weight[:1] for weight in weights))
     if refused or weights[0].stride(1) != 1:

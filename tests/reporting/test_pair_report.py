@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from fieldwise import cli, models
 from fieldwise.bundle.predictor import Predictor
@@ -97,6 +99,18 @@ def test_mean_vectors_of_different_sizes_are_those_that_rows_look_up():
 @pytest.mark.parametrize("name", ["fm", "ffm", "kfm", "nifm", "afm", "deepfm", "ipnn", "kpnn", "pin", "poly2"])
 def test_pairs_add_up_and_can_be_left_out(name: str):
     model, ids = built(name), some_ids()
+    check_pairs(model, ids, name)
+
+
+@pytest.mark.parametrize("name", ["fm", "ffm"])
+def test_pairs_of_fields_of_one_id_too(name: str, monkeypatch: pytest.MonkeyPatch):
+    """Compiled loops score these models, and would know nothing of what is left out."""
+    monkeypatch.setattr(sys.modules[__name__], "LAYOUT", Layout.of(LAYOUT.sizes))
+    ids = np.random.default_rng(0).integers(0, LAYOUT.sizes, (50, LAYOUT.fields)).astype(np.int32)
+    check_pairs(built(name), ids, name)
+
+
+def check_pairs(model: Model, ids: NDArray[np.int32], name: str) -> None:
     part = pair_maps.pair_part(model)
     assert part is not None
     values = pair_maps.pair_values(part, model.lookup(torch.from_numpy(ids))["vectors"]).detach()
