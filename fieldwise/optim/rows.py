@@ -85,6 +85,12 @@ def power(base: float, gap: Tensor, like: Tensor) -> Tensor:
     return torch.pow(base, gap).to(like.dtype)
 
 
+def plain(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of torch's optimiser without the wrapper that keeps it out of compiled graphs: the wrapper loads torch's
+    compiler, a second of processor time or two, and these optimisers are in no graph."""
+    return getattr(method, "__wrapped__", method)
+
+
 class RowOptimizer(Optimizer, ABC):
     """An optimiser whose step costs in proportion to the rows it touches, whatever the size of the table.
 
@@ -103,7 +109,10 @@ class RowOptimizer(Optimizer, ABC):
     bound: tuple[str, ...] = ()  # keys of the param_groups that the state depends on
 
     def __init__(self, params: Iterable[Any], **defaults: Any) -> None:
-        super().__init__(params, {**defaults, "step": 0})
+        plain(Optimizer.__init__)(self, params, {**defaults, "step": 0})
+
+    add_param_group, zero_grad = plain(Optimizer.add_param_group), plain(Optimizer.zero_grad)
+    state_dict = plain(Optimizer.state_dict)
 
     @abstractmethod
     def update(self, group: Group, weights: Tensor, grad: Tensor, state: list[Tensor], gap: Tensor | None) -> None:
@@ -208,7 +217,7 @@ class RowOptimizer(Optimizer, ABC):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch's, which would make `last` a float."""
-        super().load_state_dict(state_dict)
+        plain(Optimizer.load_state_dict)(self, state_dict)
         keys = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
         weights = chain.from_iterable(group["params"] for group in self.param_groups)
         for key, weight in zip(keys, weights, strict=True):
