@@ -190,7 +190,7 @@ def linked(source: str | Path, target: str | Path) -> None:
 
 
 def drop_folder(path: Path) -> None:
-    """Removes a folder of ours: nobody finds a part of it."""
+    """Removes a folder of ours whole: it has another name before its files go, so no reader finds a part of it."""
     path = path.absolute()
     _sweep(path)
     old = path.with_name(f".{path.name}.{os.getpid()}.old")

@@ -61,7 +61,7 @@ def wide_scores(
     sums: Any, out: Any,
 ) -> None:  # fmt: skip
     """Rows low..high of LR (dim 0) and FM: out = bias + sum w_f + (|s|^2 - sum |v_f|^2) / 2, and s = sum v_f into
-    `sums` (B, dim), or (1, dim) where nobody needs them."""
+    `sums` (B, dim), or (1, dim) where the caller needs none of them."""
     to, most = vector.dtype.type, fields.widths.max()
     rows, shares, own = np.empty(most, np.int64), np.empty(most, vector.dtype), np.empty(dim, vector.dtype)
     for b in range(low, high):
