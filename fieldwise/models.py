@@ -212,7 +212,8 @@ def pin(
 ) -> Model:
     """Product-network in network: a micro network for each pair, their outputs into a DNN (section 3.3.4)."""
     dims = vectors.sizes(layout)
-    features = MicroNetwork(dims, subnet, product, subnet_norm, padded=True)
+    # Members scale the features themselves.
+    features = MicroNetwork(dims, subnet, product, subnet_norm, padded=layers.members == 1)
     return Model(vectors.embedding(layout), Branch(features, DNN(features.width, layers)))
 
 

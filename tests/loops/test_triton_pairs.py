@@ -86,6 +86,8 @@ def check_drawn():
 def check_padded():
     import torch
 
+    from fieldwise import models
+    from fieldwise.data.schema import Layout
     from fieldwise.nn.classifiers import DNN, Layers
     from fieldwise.nn.model import Branch
     from fieldwise.parts.micro.formula import MicroNetwork
@@ -93,6 +95,9 @@ def check_padded():
     network = MicroNetwork([5] * 4, (6, 3), padded=True)
     assert network(torch.randn(2, 4, 5)).shape == (2, 24)
     compare(lambda: Branch(MicroNetwork([5] * 4, (6, 3), padded=True), DNN(18, Layers((7,)))))
+    options = {"dim": 5, "subnet": (6, 3), "hidden": (7,), "dropout": 0.0, "members": 2}
+    members = models.build("pin", Layout.of([3] * 4), options).branches[0]
+    assert members(torch.randn(2, 4, 5)).shape == (2, 2)
 
 
 def check_kernels():
