@@ -2,7 +2,7 @@
 
 OUT/ID/SIZE/  data/NAME  runs/CASE/seedN  identity.json  runs.csv  table.md  table.csv  figure.svg  figure.png
               verdicts.txt  result.json
-OUT/worlds/   rows that several studies read
+OUT/data/     rows that several studies read
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _trained(study: Study, setup: Setup, plan: Plan, folder: Path, workers: int,
     """A row for each case: its keys, its seed, and the run's metrics on held-out rows or why it failed."""
     for name, source in plan.sources.items():
         if not (folder / "data" / name / "data.json").exists():
-            _make(source, folder / "data" / name, folder.parents[1] / "worlds")
+            _make(source, folder / "data" / name, folder.parents[1] / "data")
     starts = {case.start for case in plan.cases}
     jobs = [_job(case, folder, setup.device, study.weights or case.name in starts) for case in plan.cases]
     workers = workers or _fitting_runs({job.data for job in jobs}, device_of(setup.device))

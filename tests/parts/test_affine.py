@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from fieldwise.parts.affine.compiled import ROWS, AffineProduct, available
@@ -35,6 +37,25 @@ def test_values_and_gradients_are_those_of_float64(width: int, out: int) -> None
         assert one.grad is not None
         assert two.grad is not None
         torch.testing.assert_close(one.grad.double(), two.grad, rtol=1e-5, atol=1e-4)
+
+
+@needed
+def test_columns_of_a_wider_matrix_go_to_onednn_as_a_matrix_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """oneDNN would take a thousand times as long for the gradient of the weights."""
+    called, given = torch.ops.mkldnn._linear_pointwise, list[Tensor]()
+
+    def noted(*inputs: Any) -> Tensor:
+        given.append(inputs[1])
+        found: Tensor = called(*inputs)
+        return found
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", noted)
+    wide, weight = numbers(ROWS, 14).float(), numbers(3, 7, seed=1).float().requires_grad_()
+    AffineProduct.apply(wide[:, :7], weight, None).sum().backward()  # type: ignore[no-untyped-call]
+    assert weight.grad is not None
+    torch.testing.assert_close(weight.grad, wide[:, :7].sum(dim=0).expand(3, 7))
+    assert all(one.is_contiguous() or one.T.is_contiguous() for one in given)
+    assert len(given) == 2
 
 
 @needed

@@ -139,10 +139,10 @@ def test_studies_share_their_worlds_and_keep_no_weights(tmp_path: Path):
 
     one, other = (replace(TOY, id=name, keys=("model",), plan=asked(name), claims=lambda _: []) for name in "ab")
     runner.run_study(one, tmp_path, seeds=1, workers=1)
-    (world,) = (tmp_path / "worlds").iterdir()
+    (world,) = (tmp_path / "data").iterdir()
     made = (world / "data.json").stat().st_mtime_ns
     runner.run_study(replace(other, weights=True), tmp_path, seeds=1, workers=1)
-    assert [path.name for path in (tmp_path / "worlds").iterdir()] == [world.name]
+    assert [path.name for path in (tmp_path / "data").iterdir()] == [world.name]
     assert (world / "data.json").stat().st_mtime_ns == made
     assert (tmp_path / "b" / "small" / "data" / "b").resolve() == world.resolve()
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.glob("*/small/runs/*/seed0/bundle")) == [

@@ -44,6 +44,9 @@ def available() -> bool:
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x W^T + b by oneDNN: (B, K), (N, K), (N,) -> (B, N)."""
+    if not (weight.is_contiguous() or weight.T.is_contiguous()):
+        # Of columns of a wider matrix oneDNN has no fast product: it takes 1000 times as long.
+        weight = weight.contiguous()
     found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return found
 
