@@ -204,7 +204,7 @@ class CapturedStep(Step):
         (group,) = self.optimizer.param_groups
         before, graph = group["step"], torch.cuda.CUDAGraph()
         try:
-            with _uncollected(), torch.cuda.graph(graph, stream=self.side):
+            with _capturing(graph, self.side):
                 self._update(self._gradients())
         except Exception as error:  # so can a capture, by an operation that needs the host
             log.warning("train.graph: this step runs without a graph: %s", first_line(error))
@@ -249,7 +249,7 @@ class CapturedStep(Step):
         graphs = []
         for part in parts:
             graphs.append(torch.cuda.CUDAGraph())
-            with _uncollected(), torch.cuda.graph(graphs[-1], stream=self.side):
+            with _capturing(graphs[-1], self.side):
                 part()
         passed = [0.0] + [self._time_of(graph, times) for graph in (*graphs, self.graph)]
         return {name: later - before for name, before, later in zip(STAGES, passed[:-1], passed[1:], strict=True)}
@@ -290,6 +290,23 @@ class CapturedStep(Step):
                 event.synchronize()
             found += [self._checked(loss, first + i) for i, loss in enumerate(losses.tolist())]
         return found
+
+
+@contextmanager
+def _capturing(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream | None) -> Iterator[None]:
+    """What runs within becomes the graph.
+
+    Another thread may do meanwhile what a capture forbids, such as take pinned memory for the next window. A capture
+    that fails leaves torch's random numbers as if it went on, and every later run of the process would fail: they go on
+    in a state of their own.
+    """
+    try:
+        with _uncollected(), torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            yield
+    except Exception:
+        random = torch.cuda.default_generators[torch.cuda.current_device()]
+        random.graphsafe_set_state(random.clone_state())
+        raise
 
 
 @contextmanager

@@ -102,3 +102,18 @@ def test_no_garbage_is_collected_during_a_capture():
     with captured._uncollected():
         assert not gc.isenabled()
     assert gc.isenabled()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_thread_may_pin_memory_while_a_step_is_captured_and_a_failed_capture_harms_no_later_run():
+    x, stream = torch.randn(9, device="cuda"), torch.cuda.Stream()
+    drop = torch.nn.Dropout(0.5)
+    drop(x)
+    with captured._capturing(torch.cuda.CUDAGraph(), stream):
+        drop(x)
+        pinning = threading.Thread(target=lambda: torch.zeros(2**20).pin_memory())
+        pinning.start()
+        pinning.join()
+    with pytest.raises(RuntimeError), captured._capturing(torch.cuda.CUDAGraph(), stream):
+        drop(x).sum().item()  # the host waits for it, which no graph can do
+    assert torch.isfinite(drop(x)).all()
