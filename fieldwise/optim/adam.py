@@ -138,7 +138,7 @@ class Adam(RowOptimizer):
     def can_be_captured(self, group: Group) -> bool:
         """Whether every number that changes between steps can come from `captured`, and no shape depends on the ids."""
         plain = not any(no_triton(weight) for weight in group["params"])
-        return plain and self.eps_mode == "textbook" and self.by_rows
+        return plain and self.eps_mode == "textbook"
 
     def rate_and_eps(self, group: Group) -> tuple[float, float]:
         """rate and eps such that w -= rate m / (sqrt(v) + eps) in either eps_mode."""

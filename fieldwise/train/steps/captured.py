@@ -325,7 +325,9 @@ def _uncollected() -> Iterator[None]:
 def _capturable(step: Step) -> bool:
     """Whether every step has the same shapes and reads everything that changes from the window."""
     settings, optimizer = step.settings, step.optimizer
-    if settings.clip or settings.l2_full or not isinstance(optimizer, Adam) or len(optimizer.param_groups) != 1:
+    if settings.clip or not isinstance(optimizer, Adam) or len(optimizer.param_groups) != 1:
+        return False
+    if settings.l2_full and optimizer.by_rows:  # rows know their last step, and all of them have a gradient
         return False
     return optimizer.can_be_captured(optimizer.param_groups[0])
 

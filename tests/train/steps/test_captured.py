@@ -33,13 +33,18 @@ def test_windows_go_on_in_the_middle_with_weights():
     in_interpreter(__name__, "check_equal", True)
 
 
+def test_windows_give_the_steps_of_batches_with_a_penalty_of_whole_tables():
+    in_interpreter(__name__, "check_equal", False, True)
+
+
 # FCN's branches have a share in its loss.
 MODELS = {"fm": {"dim": 4}, "fcn": {"dim": 4, "exponential": 1, "linear": 1, "dropout": 0.0}}
 
 
-def trained(kind, name, part, start):
+def trained(kind, name, part, start, whole):
     torch.manual_seed(0)
-    settings = TrainSettings(8, epochs=2, schedule="cosine", warmup=3, shuffle_rows=50, compile=False)
+    more = {"sparse_mode": "dense", "l2_full": 0.01} if whole else {}
+    settings = TrainSettings(8, epochs=2, schedule="cosine", warmup=3, shuffle_rows=50, compile=False, **more)
     step = kind(build(name, LAYOUT, MODELS[name]).train(), Config(name, MODELS[name], settings), total=40)
     losses, number = [], start
     for epoch in range(2):
@@ -51,14 +56,15 @@ def trained(kind, name, part, start):
     return losses + step.flush(), step
 
 
-def check_equal(weighted):
+def check_equal(weighted, whole=False):
     import fieldwise.train.steps.captured as captured
 
     captured.WINDOW_BATCHES = 3
     part, start = rows(85, weighted), 2 if weighted else 0
     name = "fcn" if weighted else "fm"
-    plain, one = trained(Step, name, part, start)
-    fast, other = trained(captured.CapturedStep, name, part, start)
+    plain, one = trained(Step, name, part, start, whole)
+    fast, other = trained(captured.CapturedStep, name, part, start, whole)
+    assert other.capturable
     np.testing.assert_allclose(fast, plain, rtol=1e-5)
     assert len(fast) == 22 - start
     for ours, theirs in zip(other.model.parameters(), one.model.parameters(), strict=True):
