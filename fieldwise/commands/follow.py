@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -88,7 +89,7 @@ def follow(
     pause = seconds_of(every, "--every")
     try:
         with terminations(), held_folder(folder, f"following into {bundle}"), TrainingBar("candidate", True) as bar:
-            follower = Follower(wanted, _teller(json and not once))
+            follower = Follower(wanted, _teller(json, whole=once or rollback is not None))
             follower.progress = bar
             if rollback is not None:
                 follower.go_back(rollback)
@@ -116,10 +117,13 @@ def _forever(cycle: Callable[[], bool], pause: float) -> None:
         time.sleep(max(0.0, pause - (time.monotonic() - began)))
 
 
-def _teller(json: bool) -> Callable[[dict[str, Any]], None]:
+def _teller(json: bool, whole: bool) -> Callable[[dict[str, Any]], None]:
+    """Who says the lines of the journal; as JSON only where no object of the whole follows."""
     from fieldwise.follow.status import words
 
-    return print_json if json else lambda entry: say(f"{entry['time']} {words(entry)}")
+    if json:
+        return (lambda entry: None) if whole else lambda entry: print(dumps(entry), flush=True)
+    return lambda entry: say(f"{entry['time']} {words(entry)}")
 
 
 def _show(folder: Path, json: bool) -> None:

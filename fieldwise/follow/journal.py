@@ -6,6 +6,7 @@ is done again, with the same outcome.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -124,6 +125,7 @@ class State:
 
     def _swapped(self, entry: Entry) -> None:
         self.current = self.target = entry["version"]
+        self.silent = {}
 
     def _told(self, entry: Entry) -> None:
         self.told[entry["server"]] = entry["version"]
@@ -149,7 +151,8 @@ class Journal:
 
     def write(self, step: str, **facts: Any) -> Entry:
         """Adds a line, which is on the disk when this returns."""
-        entry = {"step": step, **facts, "time": datetime.now(UTC).isoformat(timespec="seconds")}
+        known = {"step": step, **facts, "time": datetime.now(UTC).isoformat(timespec="seconds")}
+        entry: Entry = json.loads(json.dumps(known, allow_nan=False))  # as it will be read
         add_to_journal(self.path, entry)
         self.entries.append(entry)
         self.state.hear(entry)

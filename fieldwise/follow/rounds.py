@@ -8,6 +8,7 @@ service. So a row judges before it teaches, and it teaches in the round after.
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -108,8 +109,13 @@ class Follower:
 
     def _look_for_rows(self) -> None:
         """Takes new files in and begins a round; where it does not, the journal says what it waits for."""
-        reasons = self._take_files()
-        reasons += self._begin()
+        most = self.wanted.files or sys.maxsize
+        while True:
+            reasons, more = self._take_files(most)
+            reasons += self._begin()
+            if self.state.open or not more:
+                break
+            most += self.wanted.files  # so few files were not enough
         why = "; ".join(reasons)
         if why and not self.state.open and self.state.waits != why:
             self.write("waits", why=why)
@@ -209,32 +215,31 @@ class Follower:
                 self.write("told", server=address, version=current, workers=answer.get("workers"))
             except FieldwiseError as error:
                 if self.state.silent.get(address) != str(error):
-                    self.write("not told", server=address, version=current, why=f"{error}; tried again next time")
+                    self.write("not told", server=address, version=current, why=str(error))
 
     # What is new
 
-    def _take_files(self) -> list[str]:
-        """Takes in what is new, in the order of the names; `files` bounds how many at a time. Returns why some files
-        are left for later."""
-        state, wanted = self.state, self.wanted
+    def _take_files(self, most: int) -> tuple[list[str], bool]:
+        """Takes in what is new, in the order of the names, until there are so many files for the next round. Returns
+        why some files are left for later, and whether others were left because these are enough."""
+        state = self.state
+        reasons: list[str] = []
         self._refuse_changed()
-        clock, taken = intake.clock_of(self._encoders()), 0
-        reasons = []
-        for path in intake.listed(wanted.logs, state.after):
+        clock = intake.clock_of(self._encoders())
+        for path in intake.listed(self.wanted.logs, state.after):
             if path.name in state.files or self._was_refused(path):
                 continue
-            if wanted.files and taken >= wanted.files:
-                break
+            if sum(taken.first >= state.judged for taken in state.files.values()) >= most:
+                return reasons, True
             try:
                 self._take(path, clock)
-                taken += 1
             except (intake.Unfinished, FileNotFoundError) as error:
                 reasons.append(f"{path.name}: {error}")
                 if clock:  # rows of later files would run ahead of it
                     break
             except (DataError, ConfigError, pa.ArrowException) as error:
                 self._refuse(path, str(error) if isinstance(error, FieldwiseError) else first_line(error))
-        return reasons
+        return reasons, False
 
     def _take(self, path: Path, clock: str) -> None:
         """Takes one file in."""

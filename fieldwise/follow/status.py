@@ -9,15 +9,14 @@ from fieldwise.follow.journal import Entry, Journal
 from fieldwise.reporting.result_tables import Column
 
 COLUMNS = (
-    Column("rows", "Judged by", ","),
-    Column("before", "In service", ".5f"),
-    Column("candidate", "Candidate", ".5f"),
-    Column("difference", "Difference", "+.5f"),
-    Column("error", "±", ".5f"),
-    Column("auc", "AUC", ".4f"),
-    Column("calibration", "Pred./obs.", ".3f"),
+    Column("rows", "Rows", ","),
+    Column("before", "Served", ".4f"),
+    Column("candidate", "New", ".4f"),
+    Column("difference", "Gap", "+.4f"),
+    Column("error", "±", ".4f"),
+    Column("auc", "AUC", ".3f"),
+    Column("calibration", "P/O", ".2f"),
     Column("version", "Version", "d"),
-    Column("decision", "Decision", "s"),
 )
 
 
@@ -42,7 +41,9 @@ def words(entry: Entry) -> str:
         "done": lambda: f"{at}{entry['decision']}: {entry['why']}",
         "going back": lambda: f"going back to version {entry['version']}",
         "told": lambda: f"{entry['server']} serves version {entry['version']}",
-        "not told": lambda: f"{entry['server']} was not told of version {entry['version']}: {entry['why']}",
+        "not told": lambda: (
+            f"{entry['server']} was not told of version {entry['version']}, tried again: {entry['why']}"
+        ),
     }
     return told[step]()
 
@@ -72,9 +73,9 @@ def rounds(entries: Iterable[Entry]) -> list[dict[str, Any]]:
     for entry in entries:
         version = entry["version"] if entry["step"] in ("adopted", "swapped") else version
         if "round" in entry:
-            own = found.setdefault(entry["round"], {"name": str(entry["round"]), "decision": "goes on"})
+            own = found.setdefault(entry["round"], {"round": entry["round"], "decision": "goes on"})
             own |= _facts(entry) | {"version": version}
-    return list(found.values())
+    return [{"name": f"{own['round']} {own['decision']}"} | own for own in found.values()]
 
 
 def _facts(entry: Entry) -> dict[str, Any]:
