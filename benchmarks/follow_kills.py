@@ -76,9 +76,9 @@ class Case:
             sys.exit(f"follow ended by itself with {process.returncode} ({self.work})")
 
     def kill_at(self, target: int, later: float) -> str:
-        """Kills it some seconds after its journal has so many lines; returns what it was doing."""
+        """Kills it some seconds after it works and its journal has so many lines; returns the last of them."""
         process = self.start()
-        while process.poll() is None and len(self.lines) < target:
+        while process.poll() is None and (len(self.lines) < target or not self.works(process)):
             time.sleep(POLL)
         time.sleep(later)
         if process.poll() is not None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import typer
 
-from fieldwise.commands import follow
+from fieldwise.commands import follow, online
 from fieldwise.export.export import write_network
 from fieldwise.serving.guard import OPEN
 from fieldwise.serving.meters import PATHS, Meters
@@ -67,14 +67,12 @@ def test_the_unit_starts_a_server_that_there_is() -> None:
 
 def test_the_unit_beside_it_follows_the_bundle_that_is_served() -> None:
     server, follower = (unit(name)["Service"] for name in ("fieldwise.service", "fieldwise-follow.service"))
-    served, followed = (
-        served_with(shlex.split(server["ExecStart"])),
-        options_of(shlex.split(follower["ExecStart"]), "follow"),
-    )
+    served = served_with(shlex.split(server["ExecStart"]))
+    followed = options_of(shlex.split(follower["ExecStart"]), "follow")
     assert [followed["bundle"]] == served["sources"]
     assert followed["token_file"] == served["token_file"]
     assert followed["server"] == [f"http://127.0.0.1:{served['port']}"]
-    assert not (followed["once"] or followed["status"])
+    assert (followed["once"], followed["status"]) == (False, False)
     # What SIGTERM ends is no failure.
     assert follower["SuccessExitStatus"] == "143"
     same = ("User", "StateDirectory", "LoadCredential", "ProtectSystem")
