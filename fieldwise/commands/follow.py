@@ -132,7 +132,7 @@ def _show(folder: Path, json: bool) -> None:
 
     if not (folder / FILE).is_file():
         raise ConfigError(f"nothing was followed here yet: there is no {FILE} ({folder})")
-    found = status.facts(Journal(folder))
+    found = status.facts(Journal(folder, mine=False))
     if json:
         print_json(found)
         return

@@ -42,13 +42,13 @@ def parsed(path: Path, parse: Callable[[str], Any] = json.loads) -> dict[str, An
     return values
 
 
-def read_journal(path: Path) -> list[dict[str, Any]]:
-    """The entries of a journal; a last line that a kill cut off is dropped, from the file too."""
+def read_journal(path: Path, mine: bool = True) -> list[dict[str, Any]]:
+    """The entries of a journal; a last line that a kill cut off is dropped, from the file too where it is `mine`."""
     if not path.exists():
         return []
     found = path.read_bytes()
     whole = found[: found.rfind(b"\n") + 1]
-    if len(whole) < len(found):
+    if mine and len(whole) < len(found):
         os.truncate(path, len(whole))
     return [json.loads(line) for line in whole.split(b"\n")[:-1]]
 

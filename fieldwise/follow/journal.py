@@ -141,11 +141,11 @@ class State:
 
 
 class Journal:
-    """The journal in a folder; `state` is what it says so far."""
+    """The journal in a folder; `state` is what it says so far. Who only looks does not repair it: it is not `mine`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, mine: bool = True) -> None:
         self.path, self.state = folder / FILE, State()
-        self.entries = read_journal(self.path)
+        self.entries = read_journal(self.path, mine)
         for entry in self.entries:
             self.state.hear(entry)
 

@@ -136,7 +136,7 @@ class Follower:
 
     def _settle(self) -> None:
         """Ends a swap that was begun, takes over a bundle that someone else put in place, and removes what is left."""
-        if self.state.target != self.state.current and not self.state.open:
+        if self.state.target != self.state.current and not self.state.open and not self._someone_was_here():
             self._swap()
         self._look_at_bundle()
         self._tidy()
@@ -152,7 +152,7 @@ class Follower:
         elif found is not None and found != self.state.current and not self.state.open:
             self.write("going back", version=found, why="someone set the link")
             self._swap()
-        elif found is None and versions.id_of(bundle.locate(link)) != self.state.version.id:
+        elif found is None and self._someone_was_here():
             if self.state.open:
                 self._end("stopped", "someone put another bundle in its place")
             self._adopt("someone put it in the place of the one before; it counts as having learnt all rows so far")
@@ -181,15 +181,16 @@ class Follower:
     def _swap(self) -> None:
         number = self.state.target
         more = {"round": self.state.open["began"]["round"]} if self.state.open else {}
-        link = self.wanted.bundle
-        if link.exists() and not link.is_symlink():
-            found = versions.id_of(bundle.locate(link))
-            if found not in {version.id for version in self.state.versions.values()}:
-                raise BundleError(
-                    f"another bundle lies where version {number} was to go; it is looked at next ({link})"
-                )
-        versions.serve(link, versions.bundle_of(self.work, number))
+        versions.serve(self.wanted.bundle, versions.bundle_of(self.work, number))
         self.write("swapped", version=number, **more)
+
+    def _someone_was_here(self) -> bool:
+        """Whether the path leads to another bundle than we left or are about to leave there: then that one stays."""
+        link = self.wanted.bundle
+        found = versions.served(link, self.work)
+        if found is not None:
+            return found not in (self.state.current, self.state.target)
+        return link.exists() and versions.id_of(bundle.locate(link)) != self.state.version.id
 
     def _tidy(self) -> None:
         """Removes what nothing needs any more: older versions, rows that all of those kept have learnt, old rounds."""
@@ -336,6 +337,9 @@ class Follower:
         if "published" not in self.state.open and (judged["accepted"] or self._counts):
             self.write("published", round=began["round"], **self._publish(began, judged["accepted"]))
         if "published" in self.state.open and "swapped" not in self.state.open:
+            if self._someone_was_here():
+                self._end("stopped", "someone put another bundle in its place, or set the link")
+                return
             self._swap()
         self._end(*self._decision(judged))
 

@@ -45,6 +45,8 @@ def test_a_line_that_a_kill_cut_off_is_dropped(tmp_path):
     whole = journal.path.read_bytes()
     for cut in (1, 20, 60):
         journal.path.write_bytes(whole + whole[:cut])
+        assert Journal(tmp_path, mine=False).state == journal.state
+        assert journal.path.read_bytes() == whole + whole[:cut]
         assert Journal(tmp_path).state == journal.state
         assert journal.path.read_bytes() == whole
 

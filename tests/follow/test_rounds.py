@@ -202,6 +202,33 @@ def test_someone_may_set_the_link_or_put_another_bundle_there(tmp_path, runs):
     assert live.resolve().name == "0004"
 
 
+@pytest.mark.parametrize("how", ["link", "folder"])
+def test_a_bundle_that_someone_sets_while_a_round_goes_on_stays(tmp_path, runs, monkeypatch, how):
+    for number in (3, 4):
+        write_day(tmp_path / "logs", number)
+    follow(tmp_path, runs["plain"], files=1)
+    live, verdict = tmp_path / "live", judge.verdict
+
+    def meanwhile(*given):
+        live.unlink()
+        if how == "link":
+            live.symlink_to(versions.bundle_of(tmp_path / "work", 1))
+        else:
+            shutil.copytree(runs["history"] / "bundle", live)
+        return verdict(*given)
+
+    write_day(tmp_path / "logs", 5)
+    follower = Follower(wanted(tmp_path, runs["plain"]))
+    with monkeypatch.context() as patch:
+        patch.setattr(judge, "verdict", meanwhile)
+        assert follower.cycle()
+    assert lines(follower.journal, "done")[-1]["decision"] == "stopped"
+    follower.cycle()
+    assert follower.state.current == (1 if how == "link" else 4)
+    expected = versions.bundle_of(tmp_path / "work", 1) if how == "link" else runs["history"] / "bundle"
+    assert outcome(live) == outcome(expected)
+
+
 def test_old_versions_and_learnt_rows_are_removed(tmp_path, runs):
     for number in range(3, 8):
         write_day(tmp_path / "logs", number)
