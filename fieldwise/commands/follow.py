@@ -47,6 +47,7 @@ def follow(
         list[str] | None, typer.Option(help="A server to tell, such as http://127.0.0.1:8400; may be given again.")
     ] = None,
     token_file: Annotated[Path | None, typer.Option(help="The file with the server's token.")] = None,
+    onnx: Annotated[bool, typer.Option("--onnx", help="Export each version, for servers without torch.")] = False,
     set_: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE, such as train.epochs=1.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "",
     rollback: Annotated[int | None, typer.Option(metavar="VERSION", help="Serve this older version again.")] = None,
@@ -85,6 +86,7 @@ def follow(
         servers=tuple(server or ()),
         token=token_file.read_text(encoding="utf-8").strip() if token_file else "",
         after=after,
+        onnx=onnx,
     )
     pause = seconds_of(every, "--every")
     try:

@@ -59,6 +59,7 @@ class Wanted:
     skip_bad_rows: bool = False
     servers: tuple[str, ...] = ()
     token: str = ""
+    onnx: bool = False
     after: str = ""
 
     def __post_init__(self) -> None:
@@ -444,5 +445,7 @@ class Follower:
             source, first, own = versions.bundle_of(self.work, before.number), before.seen, before.run
             learnt = before.learnt if began["cut"] else end
         out = versions.publish(source, self.work, number, self._rows(first, end), self._counts)
+        if self.wanted.onnx:
+            versions.export(out)
         facts = {"version": number, "run": own, "learnt": learnt, "seen": end, "learns": before.learns}
         return facts | {"id": versions.id_of(out)}

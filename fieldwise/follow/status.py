@@ -33,7 +33,7 @@ def words(entry: Entry) -> str:
         "waits": lambda: f"waiting: {entry['why']}",
         "began": lambda: f"{at}{_began(entry)}",
         "prepared": lambda: f"{at}prepared; {sum(entry['new_ids'].values()):,} new ids",
-        "trained": lambda: f"{at}trained {entry['epochs']} epochs, best {entry['best_epoch']}",
+        "trained": lambda: f"{at}trained {entry['epochs']} epochs, best {entry['best_epoch']}{_warnings(entry)}",
         "judged": lambda: f"{at}judged by {entry['rows']:,} rows: log loss {_losses(entry)}",
         "failed": lambda: f"{at}failed at the step after which it is {entry['at']}: {entry['why']}",
         "published": lambda: f"{at}version {entry['version']} is {entry['id']}",
@@ -50,6 +50,10 @@ def words(entry: Entry) -> str:
 
 def _notes(entry: Entry) -> str:
     return "".join(f"; {note}" for note in entry["notes"])
+
+
+def _warnings(entry: Entry) -> str:
+    return "".join(f"; warning: {warning}" for warning in entry["warnings"])
 
 
 def _began(entry: Entry) -> str:

@@ -17,8 +17,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from fieldwise.bundle import bundle, freshen
+from fieldwise.bundle.members import Blend
 from fieldwise.config.errors import BundleError
 from fieldwise.config.files import whole_folder
+from fieldwise.export.export import FOLDER, WEIGHTS, write_network
 
 RUNS, BUNDLES = "runs", "bundles"
 # Of renameat2, as Linux has them: relative to the working folder; both names change places.
@@ -63,6 +65,13 @@ def publish(source: Path, work: Path, number: int, later: Callable[[], Iterator[
         with whole_folder(out, "bundle.json") as made:
             bundle.copy_files(bundle.locate(source), made)
     return out
+
+
+def export(folder: Path) -> None:
+    """Writes the networks of a bundle as ONNX into it, which a server without torch needs."""
+    for own in bundle.member_folders(folder) if (folder / Blend.file).is_file() else [folder]:
+        if (own / WEIGHTS).is_file():
+            write_network(own, own / FOLDER)
 
 
 def serve(link: Path, target: Path) -> None:

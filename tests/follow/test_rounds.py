@@ -11,6 +11,7 @@ import pytest
 
 from fieldwise.bundle import bundle, freshen
 from fieldwise.bundle.bundle import load_encoder
+from fieldwise.bundle.predictor import Predictor
 from fieldwise.config.errors import BundleError, ConfigError, DataError
 from fieldwise.config.progress import Progress
 from fieldwise.data.encode.prepare import prepare
@@ -227,6 +228,19 @@ def test_a_bundle_that_someone_sets_while_a_round_goes_on_stays(tmp_path, runs, 
     assert follower.state.current == (1 if how == "link" else 4)
     expected = versions.bundle_of(tmp_path / "work", 1) if how == "link" else runs["history"] / "bundle"
     assert outcome(live) == outcome(expected)
+
+
+def test_versions_are_exported_for_servers_without_torch(tmp_path, runs):
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    from fieldwise.serving.engine import Engine
+
+    write_day(tmp_path / "logs", 3)
+    follow(tmp_path, runs["plain"], onnx=True)
+    assert (tmp_path / "live" / "online" / "model.onnx").is_file()
+    rows_of_day = day(3).drop_columns(["click", "moment"]).to_pylist()[:20]
+    expected = Predictor.load(tmp_path / "live").predict(rows_of_day)
+    assert Engine.load(tmp_path / "live").predict(rows_of_day) == pytest.approx(expected, abs=1e-6)
 
 
 def test_old_versions_and_learnt_rows_are_removed(tmp_path, runs):
