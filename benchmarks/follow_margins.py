@@ -21,7 +21,8 @@ from fieldwise.config.settings import load_config
 from fieldwise.data.encode.prepare import Split, prepare
 from fieldwise.data.world import World, write_log
 from fieldwise.evaluation import metrics
-from fieldwise.follow.rounds import Follower, Wanted
+from fieldwise.follow.desk import Wanted
+from fieldwise.follow.follower import Follower
 from fieldwise.train.loop import train
 
 FIRST_DAYS, FIRST_ROWS = 7, 20_000

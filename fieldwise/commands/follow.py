@@ -58,7 +58,8 @@ def follow(
 
     Example: `fieldwise follow logs --bundle live --every 1h --server http://127.0.0.1:8400`
     """
-    from fieldwise.follow.rounds import Follower, Wanted
+    from fieldwise.follow.desk import Wanted
+    from fieldwise.follow.follower import Follower
 
     folder = work or bundle.with_name(f"{bundle.name}.follow")
     if status:
@@ -91,8 +92,7 @@ def follow(
     pause = seconds_of(every, "--every")
     try:
         with terminations(), held_folder(folder, f"following into {bundle}"), TrainingBar("candidate", True) as bar:
-            follower = Follower(wanted, _teller(json, whole=once or rollback is not None))
-            follower.progress = bar
+            follower = Follower(wanted, _teller(json, whole=once or rollback is not None), bar)
             if rollback is not None:
                 follower.go_back(rollback)
             elif once:

@@ -15,8 +15,9 @@ from safetensors.torch import load_file
 from fieldwise.config.settings import load_config
 from fieldwise.data.encode.prepare import Split, prepare
 from fieldwise.data.schema import HistorySettings
+from fieldwise.follow.desk import Wanted
+from fieldwise.follow.follower import Follower
 from fieldwise.follow.journal import Journal
-from fieldwise.follow.rounds import Follower, Wanted
 from fieldwise.train.loop import train
 
 HISTORY = HistorySettings(("user",), time="moment", view="rolling", parts=("rate",))

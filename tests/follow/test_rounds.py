@@ -17,8 +17,8 @@ from fieldwise.config.progress import Progress
 from fieldwise.data.encode.prepare import prepare
 from fieldwise.data.read import formats
 from fieldwise.follow import intake, judge, rounds, rows, versions
+from fieldwise.follow.follower import Follower
 from fieldwise.follow.journal import Journal
-from fieldwise.follow.rounds import Follower
 from fieldwise.train.blend import blend
 from tests.follow.days import day, follow, lines, outcome, said, text_of, trained, wanted, write_day
 
@@ -151,8 +151,8 @@ def test_killed_at_every_step_equals_never_killed(tmp_path, runs, monkeypatch, n
         killed_everywhere(patch, found)
         while True:
             try:
-                follower = Follower(wanted(tmp_path / "killed", runs[name], files=1))
-                follower.progress = KillAtStep() if kills % 3 == 1 and "after train" not in found else Progress()
+                progress = KillAtStep() if kills % 3 == 1 and "after train" not in found else Progress()
+                follower = Follower(wanted(tmp_path / "killed", runs[name], files=1), progress=progress)
                 while follower.cycle():
                     pass
                 break

@@ -11,7 +11,7 @@ import pytest
 
 from fieldwise.config.errors import FieldwiseError
 from fieldwise.follow import server
-from fieldwise.follow.rounds import Follower
+from fieldwise.follow.follower import Follower
 from tests.follow.days import follow, lines, wanted, write_day
 
 
