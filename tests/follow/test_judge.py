@@ -9,44 +9,16 @@ import pytest
 
 from fieldwise.bundle.predictions import Predictions
 from fieldwise.bundle.predictor import Predictor
-from fieldwise.config.errors import ConfigError
 from fieldwise.evaluation import metrics
 from fieldwise.evaluation.significance import loss_gap
 from fieldwise.follow import judge, versions
 from tests.follow.days import day, follow, write_day
 
 
-def predictions(probabilities, labels=None, weights=None):
-    labels = np.tile([0, 1], len(probabilities) // 2) if labels is None else labels
-    return Predictions("newest", labels.astype(np.uint8), np.asarray(probabilities), weights)
-
-
-def drawn(seed, count=120, weighted=False):
+def drawn(seed, count=120):
     random = np.random.default_rng(seed)
-    labels = random.integers(0, 2, count)
-    weights = random.random(count).astype(np.float32) if weighted else None
-    return [predictions(random.uniform(0.1, 0.9, count), labels, weights) for _ in range(2)]
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-def test_the_gap_is_that_of_both_log_losses_and_its_error_that_of_blocks(weighted):
-    one, other = drawn(1, weighted=weighted)
-    gap, error, blocks = loss_gap(one, other, 10)
-    both = [metrics.evaluate(each.labels, each.probabilities, each.weights)["log_loss"] for each in (one, other)]
-    assert gap == pytest.approx(both[0] - both[1], abs=1e-12)
-    weights = np.ones(120) if one.weights is None else one.weights.astype(float)
-    away = []
-    for block in range(10):
-        total = 0.0
-        for row in range(12 * block, 12 * block + 12):
-            loss = [-np.log(p if y else 1 - p) for y, p in zip(one.labels, one.probabilities, strict=True)][row]
-            rival = [-np.log(p if y else 1 - p) for y, p in zip(one.labels, other.probabilities, strict=True)][row]
-            total += weights[row] * (loss - rival - gap)
-        away.append(total / weights.sum())
-    assert error == pytest.approx(np.sqrt(sum(one**2 for one in away) * 10 / 9))
-    assert blocks == 10
-    with pytest.raises(ConfigError, match="blocks must be from 6"):
-        loss_gap(one, other, 3)
+    labels = random.integers(0, 2, count).astype(np.uint8)
+    return [Predictions("newest", labels, random.uniform(0.1, 0.9, count)) for _ in range(2)]
 
 
 def test_the_margin_decides():
