@@ -32,7 +32,7 @@ def follow(
     split: Annotated[
         str, typer.Option(help="Shares of the rows not learnt yet, oldest first: to train, to stop by, to judge by.")
     ] = "0.7,0.15,0.15",
-    margin: Annotated[float, typer.Option(help="Standard errors by which a candidate's log loss may be higher.")] = 1.0,
+    margin: Annotated[float, typer.Option(help="Standard errors by which a candidate's log loss may be higher.")] = 0.0,
     min_rows: Annotated[int, typer.Option(help="New rows with which a round begins.")] = 1000,
     min_age: Annotated[str, typer.Option(help="How long a file must have been left alone, such as 0s or 5m.")] = "1m",
     files: Annotated[int, typer.Option(help="Files to take at a time, to catch up in steps; 0: all.")] = 0,

@@ -24,7 +24,7 @@ class Wanted:
     bundle: Path
     work: Path
     split: tuple[float, float, float] = (0.7, 0.15, 0.15)
-    margin: float = 1.0
+    margin: float = 0.0
     min_rows: int = 1000
     min_age: float = 60.0
     files: int = 0
