@@ -10,6 +10,7 @@ from typing import Any
 from fieldwise.bundle import bundle
 from fieldwise.bundle.members import Blend
 from fieldwise.config.errors import ConfigError
+from fieldwise.config.settings import load_config
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.split import Split
 from fieldwise.follow import versions
@@ -39,6 +40,7 @@ class Wanted:
 
     def __post_init__(self) -> None:
         Split(self.split)
+        load_config(overrides=self.settings)
         if not min(self.split) > 0:
             found = ",".join(f"{share:g}" for share in self.split)
             raise ConfigError(f"--split needs rows to train on, to stop by and to judge by, found {found}")

@@ -195,4 +195,4 @@ class Rounds:
         if self.desk.wanted.onnx:
             versions.export(out)
         facts = {"version": number, "run": own, "learnt": learnt, "seen": end, "learns": before.learns}
-        return facts | {"id": versions.id_of(out)}
+        return facts | {"id": versions.id_of(out), "history_to": self.desk.state.until if self.desk.counts else None}

@@ -36,7 +36,7 @@ def words(entry: Entry) -> str:
         "trained": lambda: f"{at}trained {entry['epochs']} epochs, best {entry['best_epoch']}{_warnings(entry)}",
         "judged": lambda: f"{at}judged by {entry['rows']:,} rows: log loss {_losses(entry)}",
         "failed": lambda: f"{at}failed at the step after which it is {entry['at']}: {entry['why']}",
-        "published": lambda: f"{at}version {entry['version']} is {entry['id']}",
+        "published": lambda: f"{at}version {entry['version']} is {entry['id']}{_history(entry)}",
         "swapped": lambda: f"{at}version {entry['version']} is in service",
         "done": lambda: f"{at}{entry['decision']}: {entry['why']}",
         "going back": lambda: f"going back to version {entry['version']}",
@@ -54,6 +54,11 @@ def _notes(entry: Entry) -> str:
 
 def _warnings(entry: Entry) -> str:
     return "".join(f"; warning: {warning}" for warning in entry["warnings"])
+
+
+def _history(entry: Entry) -> str:
+    moment = entry["history_to"]
+    return "" if moment is None else f", with a history up to {moment:.15g}"
 
 
 def _began(entry: Entry) -> str:

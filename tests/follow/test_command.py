@@ -73,6 +73,7 @@ def test_what_is_said_of_each_step(tmp_path, runs, capsys):
     [
         (["--every", "soon"], "--every takes a time such as 90s, 30m or 2h, found 'soon'"),
         (["--split", "1,0,0"], "--split needs rows to train on"),
+        (["--set", "train.epoch=3"], "unknown train setting 'epoch'"),
         (["--on-bad-rows", "keep"], "--on-bad-rows takes stop or skip"),
         (["--server", "localhost"], "--server takes addresses such as"),
         (["--rollback", "9"], "there is no version 9 to go back to"),

@@ -20,7 +20,7 @@ from fieldwise.follow import intake, judge, rounds, rows, versions
 from fieldwise.follow.follower import Follower
 from fieldwise.follow.journal import Journal
 from fieldwise.train.blend import blend
-from tests.follow.days import day, follow, lines, outcome, said, text_of, trained, wanted, write_day
+from tests.follow.days import HISTORY, day, follow, lines, outcome, said, text_of, trained, wanted, write_day
 
 # Every candidate is worse than this margin allows.
 NEVER = {"margin": 0.0, "settings": ("train.epochs=1", "train.lr=30.0", "train.calibration=none")}
@@ -374,6 +374,20 @@ def test_of_a_blend_the_history_goes_on(tmp_path, runs):
     assert lines(journal, "judged")[0]["current"]["log_loss"] > 0
     write_day(tmp_path / "logs", 4)
     assert follow(tmp_path, blended).state.current == 2
+
+
+def test_of_trees_the_history_goes_on(tmp_path):
+    pytest.importorskip("xgboost")
+    run = trained(tmp_path, HISTORY, ["model.name=gbdt", "model.rounds=3"])
+    for number in (3, 4):
+        write_day(tmp_path / "logs", number)
+    freshen.update_history(run, iter([day(3), day(4)]), tmp_path / "expected")
+    journal = follow(tmp_path, run, files=1)
+    assert [entry["decision"] for entry in lines(journal, "done")] == ["history", "history"]
+    expected, found = (Predictor.load(tmp_path / name).predict(day(5)) for name in ("expected", "live"))
+    assert found == pytest.approx(expected)
+    # Rows that the history has counted are of no use any more, but those of the versions that are kept.
+    assert len(list((tmp_path / "work" / "rows").iterdir())) == 1
 
 
 def test_trees_without_a_history_are_refused(tmp_path):
