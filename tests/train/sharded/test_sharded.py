@@ -33,23 +33,35 @@ from fieldwise.train.state import Plan
 from fieldwise.train.steps import ShardedStep, Step, tables
 from tests import test_distributed as plain
 from tests.once import once, shared_folder
-from tests.train.sharded.slow import doubled
-
-pytest.importorskip("torchrec", reason="TorchRec is not installed: make distributed")
 
 MODELS = plain.MODELS | {"fnn": {**plain.DEEP, "adaptive": 1.0}, "poly2": {"buckets": 64}}
-ADAGRAD: dict[str, Any] = {"optimizer": "adagrad", "l2": 0.1, "lr": 0.02, "schedule": "cosine", "warmup": 2}
-SGD: dict[str, Any] = {"optimizer": "sgd", "momentum": 0.0, "lr": 0.5, "l2": 1e-3, "l2_reduction": "sum"}
-TRAINING = plain.TRAINING | {"train.tables": "sharded", "train.optimizer": "adagrad", "train.lr": 0.05}
+# Every optimiser and every mode of Adam, and what cuts or adds to gradients.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "paper": {"l2": 0.1, "schedule": "cosine", "warmup": 2},
+    "lazy, hat": {"sparse_mode": "lazy", "eps_mode": "hat"},
+    "dense": {"sparse_mode": "dense", "l2_full": 1e-3},
+    "paper, whole tables": {"l2_full": 1e-3, "clip": 0.1},
+    "adagrad": {"optimizer": "adagrad", "l2": 0.1, "l2_reduction": "sum", "clip": 0.1},
+    "sgd": {"optimizer": "sgd", "lr": 0.5, "l2": 1e-3},
+    "ftrl": {"optimizer": "ftrl", "lr": 0.1, "ftrl_l1": 0.01},
+}
+# Models with one table or several, of one size or of different ones, get the first alone.
+ALL_SETTINGS = ("fm", "pin")
+TRAINING = plain.TRAINING | {"train.tables": "sharded"}
 TRAINING |= {"train.average": 0.5, "train.checkpoints": 2}
-PRELOAD = ("fieldwise.train.loop", "torchrec.distributed", "tests.test_distributed")
+PRELOAD = (
+    "fieldwise.train.loop",
+    "fieldwise.train.sharded.store",
+    "fieldwise.optim.adam_loops",
+    "tests.test_distributed",
+)
 
 
 def curve(name: str, dtype: torch.dtype, chosen: dict[str, Any], sharded: bool) -> list[float]:
     """The losses of some steps."""
     torch.manual_seed(0)
     options = MODELS[name]
-    config = Config(name, options, TrainSettings(**chosen))
+    config = Config(name, options, TrainSettings(**{"lr": 0.02, **chosen}))
 
     def make() -> Model:
         made = build(name, plain.LAYOUT, options)
@@ -59,9 +71,7 @@ def curve(name: str, dtype: torch.dtype, chosen: dict[str, Any], sharded: bool) 
     step: Step
     if sharded:
         cut = cut_model(make, config.train, torch.device("cpu"))
-        if dtype == torch.float64:
-            cut = doubled(cut, config.train)
-        _started(cut.model)
+        _started(cut.model.to(dtype))
         step = ShardedStep(cut, config, 100)
     else:
         step = Step(_started(make().to(dtype)), config, 100)
@@ -83,9 +93,12 @@ def _started(model: Model) -> Model:
 
 
 def curves(sharded: bool) -> dict[str, list[float]]:
-    kinds = (torch.float32, torch.float64)
-    found = {f"{name} {dtype}": curve(name, dtype, ADAGRAD, sharded) for name in MODELS for dtype in kinds}
-    return found | {"fm sgd": curve("fm", torch.float32, SGD, sharded)}
+    found = {}
+    for name in MODELS:
+        for title in SETTINGS if name in ALL_SETTINGS else ["paper"]:
+            for dtype in (torch.float32, torch.float64):
+                found[f"{name} {dtype} {title}"] = curve(name, dtype, SETTINGS[title], sharded)
+    return found
 
 
 def scores_of_sets(sharded: bool) -> Any:
@@ -102,7 +115,7 @@ def scores_of_sets(sharded: bool) -> Any:
         return made
 
     torch.manual_seed(1)
-    model = cut_model(make, TrainSettings(**ADAGRAD), torch.device("cpu")).model if sharded else make()
+    model = cut_model(make, TrainSettings(), torch.device("cpu")).model if sharded else make()
     return (distributed.score_together if sharded else score)(_started(model), ids)
 
 
@@ -128,7 +141,8 @@ def run_with_clocks_apart(data: Path, out: Path) -> None:
 
 
 def refusals(data: Path, folder: Path) -> list[str]:
-    wrong = ({"train.optimizer": "adam"}, {"train.clip": 1.0}, {"train.l2_full": 0.1}, {"model.norm": "batch"})
+    bf16 = {"train.weights_precision": "bf16"}
+    wrong = ({"model.norm": "batch"}, {**bf16, "train.l2_full": 0.1}, {**bf16, "train.tables": "replicated"})
     found = []
     for number, changes in enumerate(wrong):
         with pytest.raises(ConfigError) as error:
@@ -232,11 +246,10 @@ def test_the_last_checkpoints_are_kept_and_whole(two: dict[str, Any]) -> None:
 
 
 def test_refusals_are_one_line(two: dict[str, Any]) -> None:
-    optimizer, clip, whole, norm = two["refused"]
-    assert "needs train.optimizer=adagrad, or sgd with train.momentum=0, found adam; or take" in optimizer
-    assert "train.clip=0" in clip
-    assert "train.l2_full=0" in whole
+    norm, penalty, whole = two["refused"]
     assert "batch norm needs the whole batch" in norm
+    assert "train.l2_full=0 with train.weights_precision=bf16, found 0.1; or take" in penalty
+    assert "train.weights_precision=bf16 needs --tables sharded" in whole
     assert not any("\n" in each for each in two["refused"])
 
 
