@@ -99,9 +99,11 @@ class Killed(Exception):
     pass
 
 
-def train_until(data: Path, out: Path, step: int, changes: dict[str, Any] | None = None) -> None:
+def train_until(
+    data: Path, out: Path, step: int, changes: dict[str, Any] | None = None, resume: bool = False
+) -> Network:
     """A run that ends without a word before that step, on every worker."""
-    run = start(load_config(base={**TRAINING, **(changes or {})}), Dataset.open(data), out, resume=False)
+    run = start(load_config(base={**TRAINING, **(changes or {})}), Dataset.open(data), out, resume)
     assert isinstance(run, Network)
     original = run.step.run
 
@@ -115,6 +117,7 @@ def train_until(data: Path, out: Path, step: int, changes: dict[str, Any] | None
         run.fit(run_progress())
     run.close()  # as the end of the process would
     distributed.wait()
+    return run
 
 
 def run_progress() -> Any:

@@ -9,6 +9,8 @@ import json
 import os
 import signal
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 ALL_SETTINGS = ("fm", "pin")
 TRAINING = plain.TRAINING | {"train.tables": "sharded"}
 TRAINING |= {"train.average": 0.5, "train.checkpoints": 2}
+CONTINUED = TRAINING | {"train.clip": 0.5}
 PRELOAD = (
     "fieldwise.train.loop",
     "fieldwise.train.sharded.store",
@@ -57,8 +60,8 @@ PRELOAD = (
 )
 
 
-def curve(name: str, dtype: torch.dtype, chosen: dict[str, Any], sharded: bool) -> list[float]:
-    """The losses of some steps."""
+def curve(name: str, dtype: torch.dtype, chosen: dict[str, Any], sharded: bool) -> tuple[list[float], Step]:
+    """The losses of some steps, and the step."""
     torch.manual_seed(0)
     options = MODELS[name]
     config = Config(name, options, TrainSettings(**{"lr": 0.02, **chosen}))
@@ -83,7 +86,20 @@ def curve(name: str, dtype: torch.dtype, chosen: dict[str, Any], sharded: bool) 
     if sharded:
         moved = [bool((value != old).any()) for value, old in zip(cut.live.values(), before, strict=True)]
         assert all(moved), f"{name}: {[key for key, any_ in zip(cut.live, moved, strict=True) if not any_]} never moved"
-    return losses
+    return losses, step
+
+
+def rows_of(step: Step) -> dict[str, Any]:
+    """The weights, both moments and the last step of each row of an FM's tables, whole."""
+    parts = step.cut.rows if isinstance(step, ShardedStep) else dict(step.model.named_parameters())
+    found = {}
+    for name in ("embedding.tables.0.weight", "linear.weights.weight"):
+        state = {"weight": parts[name].detach(), **step.optimizer.whole_state(parts[name], by_rows=True)}
+        for key, own in state.items():
+            if isinstance(step, ShardedStep):
+                own = distributed.gathered(own, [size for (size,) in distributed.counts(torch.tensor([len(own)]))])
+            found[f"{key} of {name}"] = own.numpy()
+    return found
 
 
 def _started(model: Model) -> Model:
@@ -92,12 +108,14 @@ def _started(model: Model) -> Model:
     return model.train()
 
 
-def curves(sharded: bool) -> dict[str, list[float]]:
+def curves(sharded: bool, names: Iterable[str] = MODELS) -> dict[str, Any]:
     found = {}
-    for name in MODELS:
+    for name in names:
         for title in SETTINGS if name in ALL_SETTINGS else ["paper"]:
             for dtype in (torch.float32, torch.float64):
-                found[f"{name} {dtype} {title}"] = curve(name, dtype, SETTINGS[title], sharded)
+                found[f"{name} {dtype} {title}"] = curve(name, dtype, SETTINGS[title], sharded)[0]
+        if name == "fm":
+            found["rows"] = rows_of(curve(name, torch.float64, {}, sharded)[1])
     return found
 
 
@@ -126,7 +144,8 @@ def two_workers(data: Path, folder: Path) -> dict[str, Any]:
         train(load_config(base=TRAINING), data, folder / "two")
         train(load_config(base=TRAINING), data, folder / "1-2", resume=True)
         run_with_clocks_apart(data, folder / "clocks")
-        for name in ("2-1", "2-3"):
+        train(load_config(base={**CONTINUED, "train.continue_from": str(folder / "one")}), data, folder / "on")
+        for name in ("2-1", "2-1-3"):
             plain.train_until(data, folder / name, plain.STOPPED_AT, TRAINING)
         found["kept"] = sorted(path.name for path in (folder / "2-1" / "checkpoint").iterdir())
         found["refused"] = refusals(data, folder)
@@ -151,14 +170,11 @@ def refusals(data: Path, folder: Path) -> list[str]:
     return found
 
 
-def resumed(data: Path, out: Path) -> None:
+def three_workers(data: Path, out: Path) -> dict[str, Any]:
+    """All that the tests below ask of three workers."""
     with distributed.joined(120):
         train(load_config(base=TRAINING), data, out, resume=True)
-
-
-def stopped(data: Path, out: Path) -> None:
-    with distributed.joined(120):
-        plain.train_until(data, out, plain.STOPPED_AT, TRAINING)
+        return curves(sharded=True, names=["fm"])
 
 
 @pytest.fixture(scope="module")
@@ -180,22 +196,46 @@ def one(data: Path, folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def two(data: Path, folder: Path) -> dict[str, Any]:
-    return once(folder, "found", lambda: one_and_two(data, folder))
+def two(data: Path, folder: Path, one: Path) -> dict[str, Any]:
+    return once(folder, "found", lambda: one_two_and_three(data, folder))
 
 
-def one_and_two(data: Path, folder: Path) -> dict[str, Any]:
-    distributed.launch(stopped, (data, folder / "1-2"), 1, 0, PRELOAD)
-    return distributed.launch(two_workers, (data, folder), 2, 0, PRELOAD)
+def one_two_and_three(data: Path, folder: Path) -> dict[str, Any]:
+    with a_group_of_one():
+        plain.train_until(data, folder / "1-2", plain.STOPPED_AT, TRAINING).store.wait()
+    found = distributed.launch(two_workers, (data, folder), 2, 0, PRELOAD)
+    with a_group_of_one():
+        plain.train_until(data, folder / "2-1-3", plain.STOPPED_AT + 6, TRAINING, resume=True).store.wait()
+    found["curves of three"] = distributed.launch(three_workers, (data, folder / "2-1-3"), 3, 0, PRELOAD)
+    return found
+
+
+@contextmanager
+def a_group_of_one() -> Iterator[None]:
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_losses_are_those_of_one_process(two: dict[str, Any]) -> None:
     expected = curves(sharded=False)
-    assert two["curves"].keys() == expected.keys()
+    assert_same_curves(two["curves"], expected)
+    assert_same_curves(two["curves of three"], {title: expected[title] for title in two["curves of three"]})
+    assert all(values[-1] < values[0] for title, values in expected.items() if title != "rows")
+
+
+def assert_same_curves(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert found.keys() == expected.keys()
     for title, values in expected.items():
-        tolerance = 1e-10 if "float64" in title else 1e-5
-        np.testing.assert_allclose(two["curves"][title], values, rtol=tolerance, err_msg=title)
-        assert values[-1] < values[0], title
+        if title != "rows":
+            np.testing.assert_allclose(found[title], values, rtol=1e-10 if "64" in title else 1e-5, err_msg=title)
+    # Both moments of each row, and its last step, which some rows had long ago.
+    assert found["rows"].keys() == expected["rows"].keys()
+    for title, values in expected["rows"].items():
+        np.testing.assert_allclose(found["rows"][title], values, rtol=1e-9, atol=1e-12, err_msg=title)
+    assert len(set(expected["rows"]["last of linear.weights.weight"].tolist())) > 5
 
 
 def test_sets_and_numbers_are_looked_up(two: dict[str, Any]) -> None:
@@ -222,15 +262,24 @@ def test_a_run_is_that_of_one_process_and_leaves_its_bundle(two: dict[str, Any],
 def test_another_number_of_workers_goes_on(
     two: dict[str, Any], one: Path, data: Path, folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    distributed.launch(resumed, (data, folder / "2-3"), 3, 0, PRELOAD)
     # One worker of the command line, which fills the settings in that it is not told.
     chosen = {key: value for key, value in TRAINING.items() if key != "train.tables"}
     settings = [f"--set={k}={','.join(map(str, v)) + ',' if isinstance(v, tuple) else v}" for k, v in chosen.items()]
     with pytest.raises(SystemExit) as end:
         cli.main(["train", str(data), *settings, "--tables", "sharded", "--resume", "--out", str(folder / "2-1")])
     assert end.value.code == 0, capfd.readouterr().err
-    for name in ("1-2", "2-1", "2-3"):
+    for name in ("1-2", "2-1", "2-1-3"):
         plain.assert_same_losses(folder / name, one)
+
+
+def test_a_run_goes_on_with_the_weights_and_the_state_of_one_process(
+    two: dict[str, Any], one: Path, data: Path, folder: Path
+) -> None:
+    changes = {"train.continue_from": str(one), "train.tables": "replicated"}
+    train(load_config(base={**CONTINUED, **changes}), data, folder / "on alone")
+    plain.assert_same_losses(folder / "on", folder / "on alone")
+    lines = [json.loads(line) for line in (folder / "on" / "log.jsonl").read_text().splitlines()]
+    assert [line["note"] for line in lines if line["event"] == "continued"] == [""]
 
 
 def test_workers_agree_when_a_checkpoint_is_due(two: dict[str, Any], one: Path, folder: Path) -> None:
