@@ -72,8 +72,8 @@ def test_small_updates_add_up() -> None:
     weight.grad_dtype = torch.float32
     optimizer = make_optimizer("sgd", [weight], lr=2.0**-8 / 10, momentum=0.0)
     nearest = torch.ones(1).bfloat16()
+    weight.grad = torch.ones(1000, 1).to_sparse(1)
     for _ in range(1000):
-        weight.grad = torch.ones(1000, 1).to_sparse(1)
         optimizer.step()
         nearest = (nearest.float() - 2.0**-8 / 10).bfloat16()
     assert nearest.item() == 1.0
