@@ -53,6 +53,7 @@ ALL_SETTINGS = ("fm", "pin")
 TRAINING = plain.TRAINING | {"train.tables": "sharded"}
 TRAINING |= {"train.average": 0.5, "train.checkpoints": 2}
 CONTINUED = TRAINING | {"train.clip": 0.5}
+FM = {key: value for key, value in TRAINING.items() if key.startswith("train.")} | {"model.name": "fm", "model.dim": 4}
 PRELOAD = (
     "fieldwise.train.loop",
     "fieldwise.train.sharded.store",
@@ -146,6 +147,9 @@ def two_workers(data: Path, folder: Path) -> dict[str, Any]:
         train(load_config(base=TRAINING), data, folder / "1-2", resume=True)
         run_with_clocks_apart(data, folder / "clocks")
         train(load_config(base={**CONTINUED, "train.continue_from": str(folder / "one")}), data, folder / "on")
+        train(load_config(base=FM), data, folder / "fm")
+        distributed.wait()  # until the first worker has written the bundle
+        train(load_config(base={**TRAINING, "train.init_from": str(folder / "fm")}), data, folder / "from fm")
         for name in ("2-1", "2-1-3"):
             plain.train_until(data, folder / name, plain.STOPPED_AT, TRAINING)
         found["kept"] = sorted(path.name for path in (folder / "2-1" / "checkpoint").iterdir())
@@ -281,6 +285,13 @@ def test_a_run_goes_on_with_the_weights_and_the_state_of_one_process(
     plain.assert_same_losses(folder / "on", folder / "on alone")
     lines = [json.loads(line) for line in (folder / "on" / "log.jsonl").read_text().splitlines()]
     assert [line["note"] for line in lines if line["event"] == "continued"] == [""]
+
+
+def test_a_run_starts_with_the_vectors_of_an_fm(two: dict[str, Any], one: Path, data: Path, folder: Path) -> None:
+    changes = {"train.init_from": str(folder / "fm"), "train.tables": "replicated"}
+    train(load_config(base={**TRAINING, **changes}), data, folder / "from fm alone")
+    plain.assert_same_losses(folder / "from fm", folder / "from fm alone")
+    assert plain.losses(folder / "from fm") != plain.losses(one)
 
 
 NARROW: dict[str, Any] = {"model.name": "fm", "model.dim": 4, "train.tables": "sharded", "train.epochs": 3}
