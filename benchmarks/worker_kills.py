@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--tables", choices=list(OPTIMIZERS), default="replicated")
+    parser.add_argument("--tables", choices=["replicated", "sharded"], default="replicated")
     chosen = parser.parse_args()
     draw = random.Random(chosen.seed)
     with tempfile.TemporaryDirectory() as name:
