@@ -76,7 +76,7 @@ def curve(name: str, dtype: torch.dtype, chosen: dict[str, Any], sharded: bool) 
     step: Step
     if sharded:
         cut = cut_model(make, config.train, torch.device("cpu"))
-        _started(cut.model.to(dtype))
+        _started(cut.model.double() if dtype == torch.float64 else cut.model)
         step = ShardedStep(cut, config, 100)
     else:
         step = Step(_started(make().to(dtype)), config, 100)
@@ -143,6 +143,7 @@ def two_workers(data: Path, folder: Path) -> dict[str, Any]:
     """All that the tests below ask of two workers."""
     with distributed.joined(120):
         found: dict[str, Any] = {"curves": curves(sharded=True), "sets": scores_of_sets(sharded=True)}
+        found["narrow"] = curve("fm", torch.float32, {"l2": 0.1, "weights_precision": "bf16"}, sharded=True)[0]
         train(load_config(base=TRAINING), data, folder / "two")
         train(load_config(base=TRAINING), data, folder / "1-2", resume=True)
         run_with_clocks_apart(data, folder / "clocks")
@@ -241,6 +242,12 @@ def assert_same_curves(found: dict[str, Any], expected: dict[str, Any]) -> None:
     for title, values in expected["rows"].items():
         np.testing.assert_allclose(found["rows"][title], values, rtol=1e-9, atol=1e-12, err_msg=title)
     assert len(set(expected["rows"]["last of linear.weights.weight"].tolist())) > 5
+
+
+def test_narrow_rows_travel(two: dict[str, Any]) -> None:
+    expected = curve("fm", torch.float32, {"l2": 0.1}, sharded=False)[0]
+    np.testing.assert_allclose(two["narrow"], expected, rtol=2e-3)
+    assert two["narrow"] != pytest.approx(expected, rel=1e-6)
 
 
 def test_sets_and_numbers_are_looked_up(two: dict[str, Any]) -> None:
