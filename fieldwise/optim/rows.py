@@ -221,7 +221,11 @@ class RowOptimizer(Optimizer, ABC):
         With `by_rows` it is a table that moves by rows, so it has the last step of each row where these decay.
         """
         group = next(group for group in self.param_groups if any(weight is one for one in group["params"]))
-        return self._state(group, weight, last=by_rows and self.decays)
+        state = self._state(group, weight, last=False)
+        if by_rows and self.decays and "last" not in state:
+            # Between two steps: all rows are as the newest step left them.
+            state["last"] = torch.full((len(weight),), group["step"], dtype=torch.int32, device=weight.device)
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch's, which would make `last` a float."""

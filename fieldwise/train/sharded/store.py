@@ -130,14 +130,7 @@ class CutStore(Store):
             table = name.split(".", 1)[1].removesuffix(".weight")
             found[name] = value.detach().cpu()
             if table in sizes:
-                shape = torch.Size([sizes[table], *value.shape[1:]])
-                found[name] = DTensor.from_local(
-                    found[name],
-                    self.workers,
-                    [Shard(0)],
-                    shape=shape,
-                    stride=torch.empty(shape, device="meta").stride(),
-                )
+                found[name] = part_of(sizes[table], found[name], self.workers)
         return found
 
     @torch.no_grad()
