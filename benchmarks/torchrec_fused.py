@@ -58,8 +58,9 @@ class FusedTable(Table):
         from torchrec import KeyedJaggedTensor
 
         distinct, which = torch.unique(ids + self.offsets, return_inverse=True)
-        lengths = torch.tensor([len(distinct)], dtype=torch.int32, device=ids.device)
-        found = self.rows(KeyedJaggedTensor(keys=[ROWS], values=distinct, lengths=lengths))[ROWS].values()
+        asked = distinct.int() if len(self.weight) < 2**31 else distinct  # half the message
+        lengths = torch.tensor([len(asked)], dtype=torch.int32, device=ids.device)
+        found = self.rows(KeyedJaggedTensor(keys=[ROWS], values=asked, lengths=lengths))[ROWS].values()
         return functional.embedding(which, found[:, : self.weight.shape[1]])
 
 
