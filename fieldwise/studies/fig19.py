@@ -40,7 +40,7 @@ def plan(setup: Setup) -> Plan:
 def look(case: Case, run: Path) -> Row:
     """The three maps of a run, their bar scores, and how well they detect active pairs."""
     opened = load(run)
-    model, layout = opened.model, opened.own_encoder.layout
+    model, layout = opened.model, opened.own_encoder.layout.without_ranks
     assert isinstance(model, Model)
     folder = json.loads((run / "report.json").read_text(encoding="utf-8"))["data"]
     ids = np.array(Dataset.open(Path(folder)).parts["train"].ids[:20_000])

@@ -28,7 +28,12 @@ def arguments(folder, run, *more):
 def started(folder, run, *more):
     command = [sys.executable, "-m", "fieldwise", *arguments(folder, run, *more)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, text=True, **pipes)
+    # A shell that runs the tests in its background has its children ignore Ctrl-C.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, text=True, **pipes)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def error_of(capsys, *given):

@@ -417,7 +417,7 @@ def test_a_column_may_count_without_being_a_field(tmp_path: Path):
     train(load_config(overrides=["model.name=lr", "train.epochs=1", "device=cpu"]), tmp_path / "data", run)
     predictor = Predictor.load(run)
     ids = predictor.encoder.transform(table.slice(0, 5))
-    assert ids.shape == (5, dataset.with_ranks.layout.columns) == (5, 10)
+    assert ids.shape == (5, dataset.with_ranks.layout.columns) == (5, 11)
     assert np.isfinite(predictor.predict([{"session": 3, "user": "u1"}, {"item": 2}, {}])).all()
     with pytest.raises(DataError, match="history needs the column 'session'"):
         predictor.predict(table.drop_columns(["session"]))
