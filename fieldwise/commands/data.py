@@ -143,6 +143,13 @@ def prepare(
         ),
     ] = None,
     continue_from: Annotated[Path | None, typer.Option(help="A run or bundle whose ids stay; new ones follow.")] = None,
+    expire_after: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Values unseen for so long lose their ids: 30d, 12h, 4w, a number of continued folders, or FIELD=30d; "
+            "may be given again. It stays until another is given; never: as without it."
+        ),
+    ] = None,
     separator: Separator = "",
     on_bad_rows: Annotated[
         str, typer.Option(help="stop, or skip: such rows are left out, counted and noted.")
@@ -195,6 +202,7 @@ def prepare(
         positive=positive,
         separator=separator,
         position=position,
+        expire_after=expire_after or (),
         any_order=not any(item.partition("=")[0] in ("time", "folds", "group") for item in history_set or ()),
     )
     with separated(separator), counting("preparing", json) as progress:
@@ -216,7 +224,10 @@ def _print_prepared(facts: dict[str, Any], folder: Path, continued: Path | None,
     kinds = _kinds(facts["fields"])
     if continued:
         grown = ", ".join(f"{name} {count:,}" for name, count in facts["new_ids"].items())
-        say(f"fields: {kinds}\nnew ids, behind the old ones: {grown or 'none'}")
+        gone = ", ".join(f"{name} {count:,}" for name, count in facts["expired"].items())
+        where = "in place of expired values, and behind the old ones" if gone else "behind the old ones"
+        say(f"fields: {kinds}\nnew ids, {where}: {grown or 'none'}")
+        say(f"expired: {gone}") if gone else None
         if trains:
             say(f"next: fieldwise train {folder} --continue-from {continued} --out runs/next")
         return
