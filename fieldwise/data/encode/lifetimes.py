@@ -121,6 +121,8 @@ class Lifetimes:
 
     def close(self, fields: Sequence[Field]) -> None:
         """Ends a folder's count. Values without an id are forgotten once no field would keep one with an id."""
+        # In the schema's order, whichever columns were counted first.
+        self.lives = {field.name: self.lives[field.name] for field in fields if field.name in self.lives}
         oldest = [self._oldest(field) for field in fields if field.name in self.lives]
         self.pending.close(min(oldest, default=0))
 

@@ -53,6 +53,7 @@ Whole = NDArray[np.int64]
 NOT_THERE: dict[str, Any] = {
     "negatives_kept": 1.0,
     "new_ids": {},
+    "expired": {},
     "proposals": [],
     "leak": None,
     "giveaways": [],
