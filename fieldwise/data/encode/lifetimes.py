@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -21,7 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fieldwise.config.errors import BundleError
-from fieldwise.data.encode.expiry import Expiry
+from fieldwise.data.encode.expiry import Expiry, clock_of, middle_of
 from fieldwise.data.encode.sightings import Numbers, Sightings
 from fieldwise.data.history.counts import Keys
 from fieldwise.data.history.history import mixed
@@ -30,6 +30,10 @@ from fieldwise.data.kinds.counted import Counted, Piece, Recounted
 from fieldwise.data.kinds.kind import FIRST, Code, Field, id_columns
 from fieldwise.data.kinds.lookup import MANY, word_hashes
 from fieldwise.data.read.texts import hash_of
+from fieldwise.data.schema import Schema
+
+if TYPE_CHECKING:
+    from fieldwise.data.encode.encoder import Encoder
 
 FILE = "lifetimes.npz"
 # Rows whose ids are looked at together.
@@ -222,6 +226,17 @@ class Lifetimes:
         if len(found.moments) != found.folder + 1 or any(array.dtype != np.int32 for array in numbers):
             raise ValueError("it has other numbers of folders")
         return found
+
+
+def lifetimes_at(staged: Path, schema: Schema, known: Encoder | None, said: Sequence[str]) -> Lifetimes:
+    """What is remembered of values at the folder of staged training rows, before these are counted."""
+    found = Lifetimes.after(known.codes, known.lifetimes, said) if known else Lifetimes(said)
+    found.expiry.check(schema)
+    clock = clock_of(schema)
+    # A first folder needs its time only if it says that values expire: it is of the time of the second one else.
+    if clock is not None and (known or said):
+        found.come_to(middle_of(staged, clock))
+    return found
 
 
 def stamp_of(codes: Sequence[Code]) -> str:

@@ -23,13 +23,12 @@ from fieldwise.data.dataset import FACTS, Tally, one_label
 from fieldwise.data.encode import folds, rates, refit
 from fieldwise.data.encode.encode import Coder, fit_leaves, write_parts
 from fieldwise.data.encode.encoder import Encoder
-from fieldwise.data.encode.expiry import clock_of, middle_of
 from fieldwise.data.encode.fit import fit_encoder
 from fieldwise.data.encode.giveaways import find_giveaways
 from fieldwise.data.encode.infer import SAMPLE_ROWS, infer_schema, is_time, sample_of
 from fieldwise.data.encode.kept import Kept, keep_rows
 from fieldwise.data.encode.leaks import Leak, find_leak
-from fieldwise.data.encode.lifetimes import Lifetimes
+from fieldwise.data.encode.lifetimes import lifetimes_at
 from fieldwise.data.encode.plan import Inputs, Plan
 from fieldwise.data.encode.propose_history import Proposal, propose
 from fieldwise.data.encode.restart import stamp_of
@@ -77,7 +76,7 @@ def carry_out(plan: Plan, out: Path, force: bool = False, progress: Progress = q
         work = _Work(plan, folder / "stage", progress)
         tally = _stage(work)
         schema = _schema(work)
-        lifetimes = _lifetimes(work, schema)
+        lifetimes = lifetimes_at(work.stage / "train", schema, plan.known, plan.expire_after)
         encoder = fit_encoder(schema, work.stage / "train", progress, plan.known, threads(), lifetimes)
         proposals = _add_history(work, encoder, tally)
         _add_leaves(work, encoder, tally)
@@ -160,19 +159,6 @@ def _add_history(work: _Work, encoder: Encoder, tally: Tally) -> list[Proposal]:
     for found in (tally.rows, tally.positives):
         found.pop(DROPPED, 0)
     return proposals
-
-
-def _lifetimes(work: _Work, schema: Schema) -> Lifetimes:
-    """What is remembered of values at this folder of a chain, before its values are counted."""
-    plan = work.plan
-    known, said = plan.known, plan.expire_after
-    lifetimes = Lifetimes.after(known.codes, known.lifetimes, said) if known else Lifetimes(said)
-    lifetimes.expiry.check(schema)
-    clock = clock_of(schema)
-    # A first folder needs its time only if it says that values expire: it is of the time of the second one else.
-    if clock is not None and (known or said):
-        lifetimes.come_to(middle_of(work.stage / "train", clock))
-    return lifetimes
 
 
 def _given_up(encoder: Encoder, known: Encoder) -> dict[str, NDArray[np.int32]]:

@@ -372,7 +372,7 @@ class Code(ABC):
     @property
     def hint(self) -> str:
         """What to type into the field."""
-        known = self.size - FIRST
+        known = len(self.known_words)
         return f"{known:,} known value{'' if known == 1 else 's'}" if self.known_words else "any text"
 
 
