@@ -213,3 +213,15 @@ def test_a_server_does_without_what_is_remembered(chain: Path, tmp_path: Path) -
     assert (chain / "run1" / "bundle" / "encoder" / FILE).is_file()
     assert not list(tmp_path.rglob(FILE))
     assert bundle.checked(tmp_path / "served")
+
+
+def test_averaged_weights_start_anew_too(chain: Path, tmp_path: Path) -> None:
+    train(load_config(base={**FM, "train.average": 1.0}), chain / "data1", tmp_path / "one")
+    with pytest.raises(Killed):
+        train(continued(tmp_path / "one"), chain / "data2", tmp_path / "two", progress=KillAt(1))
+    weights, found = bundle.load(tmp_path / "one").model.state_dict(), state_of(tmp_path / "two", "000000000000")
+    id = bundle.load_encoder(tmp_path / "one").codes[0].vocabulary["old"]
+    for name, value in weights.items():
+        if value.dim() == 2:
+            assert torch.equal(found[f"model.{name}"][id], value[OTHER])
+            assert torch.equal(found[f"average.{name}"][id], value[OTHER])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -105,9 +105,13 @@ class Lifetimes:
     def first(self, code: Code, column: Counted) -> None:
         """Remembers what a first folder has of a field, whose code was just fitted."""
         words = code.own_words
-        if words is not None:
-            self._seen(words.field, None, column)
-            self.lives[code.field.name] = Lives.of(words)
+        if words is None:
+            return
+        self.lives[code.field.name] = Lives.of(words)
+        field = words.field
+        rare = [(text, n) for text, n in column.texts if text and n < field.min_count]
+        for texts, counts in chain([_piece(rare)], column.rest):
+            self.pending.add(_keys(field.name, texts), counts, field.min_count, self.folder)
 
     def grown(self, code: Code, column: Counted) -> Code:
         """The code with ids for values that were seen often enough by now, in place of those that have expired."""
@@ -115,7 +119,7 @@ class Lifetimes:
         if words is None:
             return code.grown(column)
         name = code.field.name
-        counted = Recounted(column, self._seen(words.field, words, column))
+        counted = Recounted(column, self._seen(words, column))
         old = self._expired(words)
         self.expired[name] = len(old)
         found = code.without(old).grown(counted)
@@ -130,15 +134,16 @@ class Lifetimes:
         oldest = [self._oldest(field) for field in fields if field.name in self.lives]
         self.pending.close(min(oldest, default=0))
 
-    def _seen(self, field: Any, words: WordCode | None, column: Counted) -> list[tuple[str, int]]:
+    def _seen(self, words: WordCode, column: Counted) -> list[tuple[str, int]]:
         """Counts a column's values; returns those without an id that have earned one, with all of their sightings."""
         found: list[tuple[str, int]] = []
-        for texts, counts in _pieces(column):
-            if words is not None:
-                places = words.places(texts)
-                self.lives[field.name].last[places[places >= 0]] = self.folder
-                unknown = np.flatnonzero(places < 0)
-                texts, counts = texts.take(pa.array(unknown)), counts[unknown]
+        field, last = words.field, self.lives[words.field.name].last
+        own = [(text, n) for text, n in column.texts if text]
+        for every, all_counts in chain([_piece(own)], column.rest):
+            places = words.places(every)
+            last[places[places >= 0]] = self.folder
+            unknown = np.flatnonzero(places < 0)
+            texts, counts = every.take(pa.array(unknown)), all_counts[unknown]
             totals = self.pending.add(_keys(field.name, texts), counts, field.min_count, self.folder)
             enough = np.flatnonzero(totals >= field.min_count)
             found += zip(texts.take(pa.array(enough)).to_pylist(), totals[enough].tolist(), strict=True)
@@ -247,11 +252,8 @@ def stamp_of(codes: Sequence[Code]) -> str:
     return digest.hexdigest()
 
 
-def _pieces(column: Counted) -> Iterator[Piece]:
-    """All texts of a column but the empty one, each once."""
-    own = [(text, n) for text, n in column.texts if text]
-    some = pa.array([text for text, _ in own], pa.string()), np.array([n for _, n in own], dtype=np.int64)
-    return chain([some], column.rest)
+def _piece(texts: Sequence[tuple[str, int]]) -> Piece:
+    return pa.array([text for text, _ in texts], pa.string()), np.array([n for _, n in texts], dtype=np.int64)
 
 
 def _keys(field: str, texts: pa.Array) -> Keys:

@@ -39,7 +39,7 @@ class Sightings:
         self.most, self.error = most, 0
         self.held = _none()
         self.new: list[_Counts] = []
-        self.dropped = 0
+        self.waiting, self.dropped = 0, 0
 
     def add(self, keys: Keys, counts: NDArray[np.int64], least: int, folder: int) -> NDArray[np.int64]:
         """Counts values (n,), each of which comes once in a folder; returns how often each was seen so far.
@@ -55,8 +55,10 @@ class Sightings:
         held.last[places[known]] = folder
         fresh = ~known & (totals < least)
         self.new.append(_Counts(keys[fresh], _int32(totals[fresh]), np.full(fresh.sum(), folder, dtype=np.int32)))
-        if sum(len(part.keys) for part in self.new) > 2 * self.most:
+        self.waiting += int(fresh.sum())
+        if self.waiting > 2 * self.most:
             self.new = [self._bounded(self._together(self.new))]
+            self.waiting = len(self.new[0].keys)
         return totals
 
     def close(self, oldest: int) -> None:
@@ -64,7 +66,8 @@ class Sightings:
         every = self._together([self.held, *self.new])
         every = self._bounded(every.only((every.counts > 0) & (every.last >= oldest)))
         self.held, self.new = every.only(np.argsort(every.keys, kind="stable")), []
-        self.error, self.dropped = self.error + self.dropped, 0
+        self.error += self.dropped
+        self.waiting, self.dropped = 0, 0
 
     def _bounded(self, every: _Counts) -> _Counts:
         if len(every.keys) <= self.most:
