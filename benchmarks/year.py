@@ -3,9 +3,10 @@
     python benchmarks/year.py --days 365 --rows 2000 --out build/year
 
 In a simulated world in which users and items die and are born each day, two chains of runs continue day by day: one
-whose values expire, and one that keeps all. Of each day it writes the rows of the tables, and the log loss of either
-chain on the day's rows before it has learnt from them; in the end the means, the largest difference, and whether ids of
-living values stayed and bundles of the past predict what they did. `tests/train/test_year.py` runs twelve days of it.
+whose users and items expire (`--expire 30`: the values of all fields), and one that keeps all. Of each day it writes
+the rows of the tables, and the log loss of either chain on the day's rows before it has learnt from them; in the end
+the means, the largest difference, and whether bundles of the past predict what they did. That ids of living values
+stay is checked after each day. `tests/train/test_year.py` runs twelve days of it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import argparse
 import json
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -108,10 +109,10 @@ def days_of(world: World, rows: int, first: int, last: int) -> pa.Table:
     return world.log(rows * (last - first + 1), 1000 + first, first, last).table.drop_columns(["day"])
 
 
-def year(out: Path, days: int, rows: int, warm: int, expire: int, churn: float) -> Iterator[dict[str, Any]]:
+def year(out: Path, days: int, rows: int, warm: int, expire: Sequence[str], churn: float) -> Iterator[dict[str, Any]]:
     """A record of each day, after the first `warm` ones, which both chains begin with; then one of all days."""
     world = World("demo", days=warm + days, churn=churn)
-    chains = {"forgets": Chain(out / "forgets", (str(expire),)), "keeps": Chain(out / "keeps", ("never",))}
+    chains = {"forgets": Chain(out / "forgets", tuple(expire)), "keeps": Chain(out / "keeps", ("never",))}
     begin, probe, found = days_of(world, rows, 0, warm - 1), days_of(world, 500, 0, 0), []
     for chain in chains.values():
         chain.learn(begin, "", {"train.epochs": 5})
@@ -159,7 +160,7 @@ def main() -> None:
     parser.add_argument("--days", type=int, default=365)
     parser.add_argument("--rows", type=int, default=2000, help="of a day")
     parser.add_argument("--warm", type=int, default=30, help="days of the first folder")
-    parser.add_argument("--expire", type=int, default=30, help="after how many days without a row values expire")
+    parser.add_argument("--expire", nargs="+", default=["user=30", "item=30"], help="as --expire-after of prepare")
     parser.add_argument("--churn", type=float, default=0.01, help="the share of users and items that die each day")
     parser.add_argument("--out", type=Path, default=Path("build/year"))
     given = parser.parse_args()

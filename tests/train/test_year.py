@@ -26,7 +26,7 @@ def year() -> ModuleType:
 
 def test_twelve_days(year: ModuleType, tmp_path: Path) -> None:
     """`Chain.learn` checks the ids of living values after each day, and the end bundles of the past."""
-    *days, whole = year.year(tmp_path, days=12, rows=500, warm=4, expire=5, churn=0.05)
+    *days, whole = year.year(tmp_path, days=12, rows=500, warm=4, expire=["user=5", "item=5"], churn=0.05)
     assert [record["day"] for record in days] == list(range(4, 16))
     forgets, keeps = ([record[name]["rows"] for record in days] for name in ("forgets", "keeps"))
     # From the sixth day on as many values leave as come; those who keep them have more each day.
