@@ -234,7 +234,8 @@ def _print_prepared(facts: dict[str, Any], folder: Path, continued: Path | None,
         gone = ", ".join(f"{name} {count:,}" for name, count in facts["expired"].items())
         where = "in place of expired values, and behind the old ones" if gone else "behind the old ones"
         say(f"fields: {kinds}\nnew ids, {where}: {grown or 'none'}")
-        say(f"expired: {gone}") if gone else None
+        if gone:
+            say(f"expired: {gone}")
         if trains:
             say(f"next: fieldwise train {folder} --continue-from {continued} --out runs/next")
         return
