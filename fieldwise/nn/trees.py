@@ -59,6 +59,7 @@ def gbdt(
     onehot: int = 4,
     cat_threshold: int = 64,
     members: int = 32,
+    ranks_alone: bool = False,
     threads: int = 0,
 ) -> Trees:
     """Gradient-boosted decision trees (XGBoost): trees are added until validation log loss stops falling."""
@@ -84,7 +85,7 @@ def gbdt(
         "max_cat_threshold": cat_threshold,
         "nthread": threads,
     }
-    return Trees(sizes, settings, rounds, patience, categories, members)
+    return Trees(sizes, settings, rounds, patience, (categories, members, ranks_alone))
 
 
 def threads_for(cells: int) -> int:
@@ -101,11 +102,11 @@ class Trees:
     reads_ranks = True
 
     def __init__(
-        self, layout: Layout, settings: dict[str, Any], rounds: int, patience: int, categories: int, members: int
+        self, layout: Layout, settings: dict[str, Any], rounds: int, patience: int, reading: tuple[int, int, bool]
     ) -> None:
         self.layout, self.settings, self.rounds, self.patience = layout, settings, rounds, patience
         # Training always grows new trees, so that later ids need no special treatment.
-        self.features = Features(replace(layout, first_sizes=()), categories, members)
+        self.features = Features(replace(layout, first_sizes=()), *reading)
         self.xgboost = load_xgboost("model gbdt")
         self.booster: Any = None
 
