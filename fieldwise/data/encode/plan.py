@@ -63,7 +63,9 @@ class Plan:
     expire_after: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        Expiry(tuple(self.expire_after))
+        said = (self.expire_after,) if isinstance(self.expire_after, str) else tuple(self.expire_after)
+        object.__setattr__(self, "expire_after", said)
+        Expiry(said)
         if not 0 < self.keep_negatives <= 1:
             raise ConfigError(f"--keep-negatives takes a share above 0 and at most 1, found {self.keep_negatives}")
         if self.threads < 0:

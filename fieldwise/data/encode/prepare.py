@@ -23,6 +23,7 @@ from fieldwise.data.dataset import FACTS, Tally, one_label
 from fieldwise.data.encode import folds, rates, refit
 from fieldwise.data.encode.encode import Coder, fit_leaves, write_parts
 from fieldwise.data.encode.encoder import Encoder
+from fieldwise.data.encode.expiry import Expiry
 from fieldwise.data.encode.fit import fit_encoder
 from fieldwise.data.encode.giveaways import find_giveaways
 from fieldwise.data.encode.infer import SAMPLE_ROWS, infer_schema, is_time, sample_of
@@ -72,6 +73,9 @@ class _Work:
 
 def carry_out(plan: Plan, out: Path, force: bool = False, progress: Progress = quiet) -> dict[str, Any]:
     """Writes the prepared folder `out` as planned, whole or not at all, and returns its facts."""
+    if plan.given:
+        # Before all rows are read; of a schema that these decide, behind them.
+        Expiry(tuple(plan.expire_after)).check(plan.given)
     with _folder(out, stamp_of(plan), force) as folder, using(plan.threads or cores()):
         work = _Work(plan, folder / "stage", progress)
         tally = _stage(work)

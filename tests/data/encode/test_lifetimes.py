@@ -221,7 +221,7 @@ def test_what_was_said_stays_until_something_else_is(tmp_path: Path) -> None:
     for day in (1, 2):
         known = chained([{"x": f"b{day}", "y": f"b{day}"}] * 2, tmp_path / f"{day}", known)
     assert ["a" in code.vocabulary for code in known.codes] == [False, True]
-    known = chained([{"x": "c", "y": "c"}] * 2, tmp_path / "3", known, expire_after=["never"])
+    known = chained([{"x": "c", "y": "c"}] * 2, tmp_path / "3", known, expire_after="never")
     known = chained([{"x": "c", "y": "c"}] * 2, tmp_path / "4", known)
     assert set(known.codes[0].vocabulary) == {"b1", "b2", "c"}
     assert known.lifetimes.expiry.said == ("never",)
