@@ -111,26 +111,34 @@ def take_weights(
     gone = gone or [np.empty(0, dtype=np.int32)] * layout.fields
     before = origin.state_dict()
     found: dict[Tensor, Tensor] = {}
-    tables = {f"{name}.weight": part for name, part in model.named_modules() if isinstance(part, Table)}
-    for name, value in model.state_dict().items():
-        old = before[name]
-        if name in tables and tables[name].whole.apart == layout.apart:
-            theirs = origin.get_submodule(name.removesuffix(".weight"))
+    for name, table in ((name, part) for name, part in model.named_modules() if isinstance(part, Table)):
+        old, (own, numbers) = before.pop(f"{name}.weight"), table.here
+        was = start = torch.arange(len(table.weight))
+        if table.whole.apart == layout.apart:
+            theirs = origin.get_submodule(name)
             assert isinstance(theirs, Table)
-            was, start = _old_rows(tables[name].layout, theirs.layout, [gone[field] for field in tables[name].places])
-            found[tables[name].weight] = was
-            value.copy_(old[start])
-        elif name in tables and any(map(len, gone)):
+            was, start = _old_rows(table.layout, theirs.layout, [gone[field] for field in table.places])
+        elif any(map(len, gone)):
             way_out = "train anew on all rows"
             raise ConfigError(
                 f"--continue-from: this model has rows of pairs of values, some of which expired; {way_out}"
             )
-        elif value.shape == old.shape:
-            value.copy_(old)
         else:
-            shapes = f"{name} has the shape {tuple(old.shape)} and would need {tuple(value.shape)}"
-            raise ConfigError(f"--continue-from: this model cannot take new ids: {shapes}; train anew on all rows")
+            _check_shape(f"{name}.weight", old, table.weight)
+        here = slice(numbers.start, numbers.stop)
+        found[own] = was[here]
+        own.copy_(old[start[here]])
+    ours = model.state_dict()
+    for name, old in before.items():
+        _check_shape(name, old, ours[name])
+        ours[name].copy_(old)
     return found
+
+
+def _check_shape(name: str, old: Tensor, ours: Tensor) -> None:
+    if old.shape != ours.shape:
+        shapes = f"{name} has the shape {tuple(old.shape)} and would need {tuple(ours.shape)}"
+        raise ConfigError(f"--continue-from: this model cannot take new ids: {shapes}; train anew on all rows")
 
 
 def _old_rows(layout: Layout, before: Layout, gone: Sequence[Ids]) -> tuple[Tensor, Tensor]:
