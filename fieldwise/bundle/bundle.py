@@ -25,6 +25,7 @@ from fieldwise.config.errors import BundleError, FieldwiseError
 from fieldwise.config.files import linked, whole_folder
 from fieldwise.config.options import arguments
 from fieldwise.config.settings import Config, config_from
+from fieldwise.data.encode import lifetimes
 from fieldwise.data.encode.encoder import PAST_FILES, Encoder
 from fieldwise.data.schema import Layout, Schema
 
@@ -280,11 +281,11 @@ def joined(members: Sequence[Opened[M]]) -> tuple[Schema, Encoder | JoinedEncode
 
 
 def load_encoder(path: Path) -> Encoder:
-    """The encoder of a run or a bundle folder, without its model."""
+    """The encoder of a run or a bundle folder, without its model, to continue it."""
     folder = checked(path)
     if (folder / Blend.file).is_file():
         raise _several_encoders(folder)
-    return Encoder.load(folder / "encoder", Schema.load(folder / "schema.toml"))
+    return Encoder.load(folder / "encoder", Schema.load(folder / "schema.toml"), lifetimes=True)
 
 
 def checked(path: Path) -> Path:
@@ -342,7 +343,8 @@ def _is_own(file: Path) -> bool:
 
 
 def _contents(folder: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in folder.iterdir()}
+    """The files that say what ids mean."""
+    return {file.name: file.read_bytes() for file in folder.iterdir() if file.name != lifetimes.FILE}
 
 
 def digest_of(path: Path) -> str:

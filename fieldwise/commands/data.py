@@ -36,6 +36,9 @@ def simulate(
     days: Annotated[int, typer.Option(help="How long the world lives; day by day values come and go.")] = 10,
     first_day: Annotated[int, typer.Option(help="The log's first day; days begin at 0.")] = 0,
     last_day: Annotated[int | None, typer.Option(help="The log's last day; the world's last without it.")] = None,
+    churn: Annotated[
+        float, typer.Option(help="Share of the values of large fields, such as items, that die each day; others come.")
+    ] = 0.0,
     layout: Annotated[
         str,
         typer.Option(help="plain; raw: as the public files of this kind are written; ids: a prepared folder, at once."),
@@ -55,17 +58,19 @@ def simulate(
     if layout == "ids":
         if truth:
             raise ConfigError("--layout ids has no column for --truth; leave it out")
-        _simulate_ids(World(kind, seed, rate, days), (rows, seed, first_day, last_day), file, threads, json)
+        _simulate_ids(
+            World(kind, seed, rate, days, churn=churn), (rows, seed, first_day, last_day), file, threads, json
+        )
         return
     if threads:
         raise ConfigError(f"--threads is for --layout ids, found --layout {layout}; leave it out")
-    if layout == "raw" and (truth or (days, first_day, last_day) != (10, 0, None)):
+    if layout == "raw" and (truth or (days, first_day, last_day, churn) != (10, 0, None, 0.0)):
         raise ConfigError("--layout raw has no column for --truth, and days of its own; leave those options out")
     with counting("simulating", json):
         if layout == "raw":
             write_raw(kind, Simulation(rows, seed, rate), file)
         else:
-            world = _sequential(seed, rate, days) if kind == "sequence" else World(kind, seed, rate, days)
+            world = _world(kind, seed, rate, days, churn)
             write_log(world, rows, file, seed, truth, first_day, last_day)
     drop = " --drop true_probability" if truth else ""
     how = f"--recipe {kind}" if layout == "raw" else f"--label click{drop}"
@@ -75,11 +80,13 @@ def simulate(
         say(f"{rows:,} rows in {file}\nnext: fieldwise prepare {file} {how} --out data")
 
 
-def _sequential(seed: int, rate: float | None, days: int) -> SequentialWorld:
-    from fieldwise.data.world import SequentialWorld
+def _world(kind: str, seed: int, rate: float | None, days: int, churn: float) -> World | SequentialWorld:
+    from fieldwise.data.world import SequentialWorld, World
 
-    if rate is not None or days != 10:
-        raise ConfigError("--kind sequence has a rate of its own and no days; leave out --rate and --days")
+    if kind != "sequence":
+        return World(kind, seed, rate, days, churn=churn)
+    if rate is not None or days != 10 or churn:
+        raise ConfigError("--kind sequence has a rate of its own and no days; leave out --rate, --days and --churn")
     return SequentialWorld(seed)
 
 
@@ -143,6 +150,13 @@ def prepare(
         ),
     ] = None,
     continue_from: Annotated[Path | None, typer.Option(help="A run or bundle whose ids stay; new ones follow.")] = None,
+    expire_after: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Values unseen for so long lose their ids: 30d, 12h, 4w, a number of continued folders, or FIELD=30d; "
+            "may be given again. It stays until another is given; never: as without it."
+        ),
+    ] = None,
     separator: Separator = "",
     on_bad_rows: Annotated[
         str, typer.Option(help="stop, or skip: such rows are left out, counted and noted.")
@@ -195,6 +209,7 @@ def prepare(
         positive=positive,
         separator=separator,
         position=position,
+        expire_after=expire_after or (),
         any_order=not any(item.partition("=")[0] in ("time", "folds", "group") for item in history_set or ()),
     )
     with separated(separator), counting("preparing", json) as progress:
@@ -216,7 +231,11 @@ def _print_prepared(facts: dict[str, Any], folder: Path, continued: Path | None,
     kinds = _kinds(facts["fields"])
     if continued:
         grown = ", ".join(f"{name} {count:,}" for name, count in facts["new_ids"].items())
-        say(f"fields: {kinds}\nnew ids, behind the old ones: {grown or 'none'}")
+        gone = ", ".join(f"{name} {count:,}" for name, count in facts["expired"].items())
+        where = "in place of expired values, and behind the old ones" if gone else "behind the old ones"
+        say(f"fields: {kinds}\nnew ids, {where}: {grown or 'none'}")
+        if gone:
+            say(f"expired: {gone}")
         if trains:
             say(f"next: fieldwise train {folder} --continue-from {continued} --out runs/next")
         return

@@ -18,6 +18,7 @@ from fieldwise.bundle.members import Blend
 from fieldwise.config.documents import parsed, read_json
 from fieldwise.config.errors import BundleError, ConfigError, unknown
 from fieldwise.config.files import whole_folder
+from fieldwise.data.encode import lifetimes
 from fieldwise.export import network, quantize
 from fieldwise.graphs import plain_parts
 from fieldwise.graphs.graph import Graph, load_onnx
@@ -42,6 +43,8 @@ def export(source: Path, out: Path, tables: str = "fp32", force: bool = False) -
 def _export(folder: Path, work: Path, tables: str) -> None:
     work.mkdir(exist_ok=True)
     facts, files = read_json(folder / "bundle.json"), bundle.digests(folder)
+    # What is remembered of values is for those who continue, not for a server.
+    files = {name: digest for name, digest in files.items() if name != f"encoder/{lifetimes.FILE}"}
     blend = (folder / Blend.file).is_file()
     for name in files:
         if name != WEIGHTS and not (blend and Path(name).parts[0] == bundle.MEMBERS):

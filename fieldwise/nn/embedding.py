@@ -146,8 +146,8 @@ class Table(nn.Module):
     sequences or interpolated numbers: these have several columns, unused ones -1, and their vector is the mean of their
     members' (section 3.1). Gradients are sparse, so that a step costs only its own rows.
 
-    For the starting values: `whole` is the layout of all the model's fields, if the table has only some of them, and
-    a row holds `parts` vectors (FFM).
+    If the table has only some of the model's fields, `whole` is the layout of all, and `places` say which they are. For
+    the starting values: a row holds `parts` vectors (FFM).
     """
 
     l2_group = None  # looked-up rows have their own penalty
@@ -156,9 +156,12 @@ class Table(nn.Module):
     order: Tensor
     inverse: Tensor
 
-    def __init__(self, layout: Layout, dim: int, whole: Layout | None = None, parts: int = 1) -> None:
+    def __init__(
+        self, layout: Layout, dim: int, whole: Layout | None = None, parts: int = 1, places: Sequence[int] = ()
+    ) -> None:
         super().__init__()
         self.layout, self.whole, self.vector_dim = layout, whole or layout, dim // parts
+        self.places = tuple(places or range(layout.fields))
         self.weight = nn.Parameter(torch.empty(layout.rows, dim))
         self.groups = groups_of(layout)
         fields = [f for group in self.groups for f in group.fields]
@@ -230,7 +233,7 @@ class Embedding(nn.Module):
         super().__init__()
         self.dims, self.dim, self.layout = dims, max(dims), layout
         groups = {size: [f for f, d in enumerate(dims) if d == size] for size in dict.fromkeys(dims)}
-        self.tables = nn.ModuleList(Table(layout.only(group), k, layout, parts) for k, group in groups.items())
+        self.tables = nn.ModuleList(Table(layout.only(group), k, layout, parts, group) for k, group in groups.items())
         pooled = [Sequences(layout.only(group), k, pool) for k, group in groups.items()] if pool else []
         # Only where there are sequences, so that models without any have the weights that they always had.
         self.sequences = nn.ModuleList(pooled) if pool and layout.sequences else None

@@ -40,7 +40,7 @@ from fieldwise.optim import Average, RowOptimizer, averaged
 from fieldwise.train import capacity, checkpoint, distributed
 from fieldwise.train.boosting import Boosting
 from fieldwise.train.callbacks import Callback, Callbacks
-from fieldwise.train.incremental import check_same_ids, load_origin, take_weights
+from fieldwise.train.incremental import check_same_ids, given_up, load_origin, take_weights
 from fieldwise.train.pretrain import start_from
 from fieldwise.train.race import Race, Rivals
 from fieldwise.train.runs import Run, asked_for, check_parts, report_of
@@ -407,10 +407,11 @@ def _start(model: Model, settings: TrainSettings, dataset: Dataset) -> None:
 
 def _go_on(model: Model, optimizer: RowOptimizer, config: Config, dataset: Dataset, origin: bundle.Bundle) -> str:
     """Takes weights and optimiser state of a trained run; returns why it could not take the state, else nothing."""
-    encoder = Encoder.load(dataset.path / "encoder", dataset.schema)
+    encoder = Encoder.load(dataset.path / "encoder", dataset.schema, lifetimes=True)
     check_same_ids(encoder, origin)
     assert isinstance(origin.model, Model)
-    rows = take_weights(model, encoder.layout.without_ranks, origin.model)
+    gone = given_up(encoder, origin.own_encoder)
+    rows = take_weights(model, encoder.layout.without_ranks, origin.model, gone)
     _shift_bias(model, origin.calibration.offset - math.log(dataset.negatives_kept))
     before = optimizer_of(origin.config, origin.model.parameters())
     if not optimizer.understands(before):

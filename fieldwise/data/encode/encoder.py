@@ -24,6 +24,7 @@ from fieldwise.config.documents import parsed
 from fieldwise.config.errors import BundleError, DataError, missing_column
 from fieldwise.data.encode.cell_codes import CellCodes
 from fieldwise.data.encode.leaves import Leaves
+from fieldwise.data.encode.lifetimes import Lifetimes
 from fieldwise.data.history.history import FILES as HISTORY_FILES
 from fieldwise.data.history.history import History
 from fieldwise.data.history.sequences import FILE as SEQUENCES_FILE
@@ -49,6 +50,8 @@ class Encoder:
     ) -> None:
         self.schema, self.codes, self.history, self.leaves = schema, codes, history, leaves
         self.pasts = Pasts(codes)
+        # What the chain of folders remembers of values; only those who continue it need to know.
+        self.lifetimes: Lifetimes | None = None
         self._quick: dict[tuple[bool, bool], CellCodes] = {}
 
     @property
@@ -230,12 +233,13 @@ class Encoder:
             for code in self.codes
         ]
         (folder / "encoder.json").write_text(json.dumps({"fields": state}, indent=1), encoding="utf-8")
-        for part in (self.history, self.pasts, self.leaves):
+        for part in (self.history, self.pasts, self.leaves, self.lifetimes):
             if part is not None:
                 part.save(folder)
 
     @classmethod
-    def load(cls, folder: Path, schema: Schema) -> Encoder:
+    def load(cls, folder: Path, schema: Schema, lifetimes: bool = False) -> Encoder:
+        """The encoder of a folder; with its `lifetimes`, if it has some, to continue it."""
         try:
             state = parsed(folder / "encoder.json")["fields"]
             words = _read_words(folder / "vocabulary.parquet", len(schema.fields))
@@ -246,6 +250,8 @@ class Encoder:
         encoder.pasts.load(folder)
         if schema.gbdt_leaves:
             encoder.leaves = Leaves.load(folder, encoder.layout.without_ranks)
+        if lifetimes:
+            encoder.lifetimes = Lifetimes.load(folder, codes)
         return encoder
 
 

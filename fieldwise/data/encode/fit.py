@@ -15,9 +15,10 @@ import pyarrow as pa
 
 from fieldwise.config.errors import ConfigError
 from fieldwise.data.encode.encoder import Encoder
+from fieldwise.data.encode.lifetimes import Lifetimes
 from fieldwise.data.encode.staged import LABEL, Progress, staged_files, staged_rows, staged_schema
 from fieldwise.data.kinds.buckets import Histogram
-from fieldwise.data.kinds.counted import Counted, Query, summed
+from fieldwise.data.kinds.counted import Counted, Piece, Query, summed
 from fieldwise.data.kinds.kind import OTHER, Code, Field
 from fieldwise.data.kinds.ranks import fitted
 from fieldwise.data.read.formats import is_list, quoted, text_of
@@ -30,10 +31,22 @@ RESPELT = "suffix(v, '.0') OR v IN ('True', 'False')"
 # A statement costs by the columns of the file, whichever it counts: about as much for each as this many cells to count.
 # So wide files are counted in groups of columns; and no group has more than this many cells and columns.
 CELLS_A_COLUMN, GROUP_CELLS, GROUP_COLUMNS = 1_000, 4_000_000, 1_000
+# Rare texts that are read at a time.
+REST_ROWS = 1 << 18
 
 
-def fit_encoder(schema: Schema, staged: Path, progress: Progress, known: Encoder | None, threads: int) -> Encoder:
-    """The codes that the fields fit on the staged training rows, or a known encoder's with what they add to it."""
+def fit_encoder(
+    schema: Schema,
+    staged: Path,
+    progress: Progress,
+    known: Encoder | None,
+    threads: int,
+    lifetimes: Lifetimes | None = None,
+) -> Encoder:
+    """The codes that the fields fit on the staged training rows, or a known encoder's with what they add to it.
+
+    With `lifetimes` this is a folder of a chain: what it has of values is remembered, and decides of known ones.
+    """
     import duckdb
 
     table = staged_schema(staged)
@@ -54,13 +67,17 @@ def fit_encoder(schema: Schema, staged: Path, progress: Progress, known: Encoder
         for queries in _groups(schema, table, most):
             group = _Group(base, source, label, list(queries.values()))
             for k, number in enumerate(queries):
-                codes[number] = _code(schema, codes, number, known, _Column(group, k))
+                codes[number] = _code(schema, codes, number, known, _Column(group, k), lifetimes)
             progress("fitting", len(codes))
     for number, field in enumerate(schema.fields):
         if field.key:
-            codes[number] = _code(schema, codes, number, known, None)
+            codes[number] = _code(schema, codes, number, known, None, lifetimes)
     every = [codes[number] for number in range(len(schema.fields))]
-    return Encoder(replace(schema, fields=tuple(code.field for code in every)), every)
+    encoder = Encoder(replace(schema, fields=tuple(code.field for code in every)), every)
+    if lifetimes:
+        lifetimes.close(encoder.schema.fields)
+        encoder.lifetimes = lifetimes
+    return encoder
 
 
 def _fitted(field: Field, column: Counted) -> Code:
@@ -73,7 +90,12 @@ def _fitted(field: Field, column: Counted) -> Code:
 
 
 def _code(
-    schema: Schema, codes: Mapping[int, Code], number: int, known: Encoder | None, column: _Column | None
+    schema: Schema,
+    codes: Mapping[int, Code],
+    number: int,
+    known: Encoder | None,
+    column: _Column | None,
+    lifetimes: Lifetimes | None,
 ) -> Code:
     """The code of one field; it comes after that of the field whose ids it shares."""
     field = schema.fields[number]
@@ -82,7 +104,13 @@ def _code(
         return field.over(owner, known.codes[number].width) if known else field.fit_over(owner, column)
     if column is None:
         return known.codes[number] if known else field.load([], {})
-    return known.codes[number].grown(column) if known else _fitted(field, column)
+    if known:
+        code = known.codes[number]
+        return lifetimes.grown(code, column) if lifetimes else code.grown(column)
+    code = _fitted(field, column)
+    if lifetimes:
+        lifetimes.first(code, column)
+    return code
 
 
 def most_together(rows: int, width: int) -> int:
@@ -158,7 +186,7 @@ class _Group:
         But texts that say the same, such as 3 and 3.0, count together, so that all of these are needed.
         """
         base, counts = self.base, self.counts
-        if str(base.sql(f"SELECT v FROM {counts} LIMIT 0").types[0]) != "VARCHAR":
+        if not self.has_texts:
             every = self._by_column(base.sql(f"SELECT k, v, n FROM {counts}").fetchall())
             return [_spelt(own) for own in every]
         respelt = base.sql(f"SELECT k, v, n FROM {counts} WHERE {RESPELT}").fetchall()
@@ -168,8 +196,32 @@ class _Group:
             base.register("same", pa.table(same))
             enough += " OR (k, v) IN (SELECT (k, v) FROM same)"
         plain = base.sql(f"SELECT k, v, n FROM {counts} WHERE ({enough}) AND NOT ({RESPELT})").fetchall()
+        self.too_rare = f"NOT ({enough}) AND NOT ({RESPELT}) AND v != ''"
         both = zip(self._by_column(plain), self._by_column(respelt), strict=True)
         return [_spelt([*own, *other]) if other else own for own, other in both]
+
+    @cached_property
+    def has_texts(self) -> bool:
+        """Whether what the cells hold are texts; of other values all are read."""
+        return str(self.base.sql(f"SELECT v FROM {self.counts} LIMIT 0").types[0]) == "VARCHAR"
+
+    def rest(self, k: int) -> Iterator[Piece]:
+        """The texts of column k that `texts` has left inside of DuckDB, and in how many rows each is."""
+        if not (self.texts and self.has_texts and self.queries[k].least > 1):
+            return
+        if len(self.queries) > 1:
+            yield from _pieces(self.rests[k].to_batches())
+        else:
+            yield from _pieces(
+                self.base.sql(f"SELECT v, n FROM {self.counts} WHERE {self.too_rare}").to_arrow_reader(REST_ROWS)
+            )
+
+    @cached_property
+    def rests(self) -> list[pa.Table]:
+        """What `rest` gives, of all columns: where these are several, they are small."""
+        found = self.base.sql(f"SELECT v, n, k FROM {self.counts} WHERE {self.too_rare} ORDER BY k").to_arrow_table()
+        ends = np.searchsorted(found["k"].to_numpy(), np.arange(len(self.queries) + 1)).tolist()
+        return [found.slice(first, last - first) for first, last in itertools.pairwise(ends)]
 
     def _by_column(self, found: Iterable[tuple[Any, ...]]) -> list[list[Any]]:
         """Rows of (k, ...) -> the rest of them for each column."""
@@ -191,6 +243,10 @@ class _Column:
         return self.group.texts[self.k]
 
     @property
+    def rest(self) -> Iterator[Piece]:
+        return self.group.rest(self.k)
+
+    @property
     def histogram(self) -> Histogram:
         return self.group.histograms[self.k]
 
@@ -201,6 +257,11 @@ class _Column:
     @property
     def longest(self) -> int:
         return self.group.longest.get(self.k) or 0
+
+
+def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[Piece]:
+    for batch in batches:
+        yield batch.column(0), batch.column(1).to_numpy().astype(np.int64)
 
 
 def _spelt(counts: Iterable[tuple[Any, int]]) -> Texts:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fieldwise.config.errors import ConfigError
 from fieldwise.data.encode.encoder import Encoder
+from fieldwise.data.encode.expiry import Expiry
 from fieldwise.data.encode.split import Rows, Split
 from fieldwise.data.kinds.past import PastField
 from fieldwise.data.read.labels import ZERO_ONE, Classes
@@ -37,7 +38,8 @@ class Plan:
     the raw files were read, for those that will read more of them. `threads` (0: all cores) change nothing but the
     time. With the `inputs` that the rows come from, a killed `prepare` goes on where it was. `keep_rows` leaves the raw
     rows in the folder too, for what on_demand.py makes of them. `classes` are the label's two values, if they are not
-    the schema's. `position` is the field that says where a row was shown.
+    the schema's. `position` is the field that says where a row was shown. `expire_after`
+    says after how long without a row values lose their ids (expiry.py); without it a known encoder's rule stands.
     """
 
     sources: Mapping[str, Rows]
@@ -58,8 +60,12 @@ class Plan:
     keep_rows: bool = False
     classes: Classes | None = None
     position: str = ""
+    expire_after: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        said = (self.expire_after,) if isinstance(self.expire_after, str) else tuple(self.expire_after)
+        object.__setattr__(self, "expire_after", said)
+        Expiry(said)
         if not 0 < self.keep_negatives <= 1:
             raise ConfigError(f"--keep-negatives takes a share above 0 and at most 1, found {self.keep_negatives}")
         if self.threads < 0:

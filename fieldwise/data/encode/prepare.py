@@ -16,17 +16,20 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from fieldwise.config.files import resumed_folder, whole_folder
 from fieldwise.data.dataset import FACTS, Tally, one_label
 from fieldwise.data.encode import folds, rates, refit
 from fieldwise.data.encode.encode import Coder, fit_leaves, write_parts
 from fieldwise.data.encode.encoder import Encoder
+from fieldwise.data.encode.expiry import Expiry
 from fieldwise.data.encode.fit import fit_encoder
 from fieldwise.data.encode.giveaways import find_giveaways
 from fieldwise.data.encode.infer import SAMPLE_ROWS, infer_schema, is_time, sample_of
 from fieldwise.data.encode.kept import Kept, keep_rows
 from fieldwise.data.encode.leaks import Leak, find_leak
+from fieldwise.data.encode.lifetimes import lifetimes_at
 from fieldwise.data.encode.plan import Inputs, Plan
 from fieldwise.data.encode.propose_history import Proposal, propose
 from fieldwise.data.encode.restart import stamp_of
@@ -38,7 +41,7 @@ from fieldwise.data.encode.timeline import write_history, write_sequences
 from fieldwise.data.history.history import History
 from fieldwise.data.read.labels import read_labels, read_weights
 from fieldwise.data.read.parallel import cores, threads, using
-from fieldwise.data.schema import Schema, check_names
+from fieldwise.data.schema import FIRST, Schema, check_names
 
 __all__ = ["Inputs", "Plan", "Rows", "Split", "carry_out", "prepare", "read_labels", "read_weights"]
 
@@ -70,14 +73,21 @@ class _Work:
 
 def carry_out(plan: Plan, out: Path, force: bool = False, progress: Progress = quiet) -> dict[str, Any]:
     """Writes the prepared folder `out` as planned, whole or not at all, and returns its facts."""
+    if plan.given:
+        # Before all rows are read; of a schema that these decide, behind them.
+        Expiry(tuple(plan.expire_after)).check(plan.given)
     with _folder(out, stamp_of(plan), force) as folder, using(plan.threads or cores()):
         work = _Work(plan, folder / "stage", progress)
         tally = _stage(work)
-        encoder = fit_encoder(_schema(work), work.stage / "train", progress, plan.known, threads())
+        schema = _schema(work)
+        lifetimes = lifetimes_at(work.stage / "train", schema, plan.known, plan.expire_after)
+        encoder = fit_encoder(schema, work.stage / "train", progress, plan.known, threads(), lifetimes)
         proposals = _add_history(work, encoder, tally)
         _add_leaves(work, encoder, tally)
         check_names(encoder.names)
         write_parts(encoder, work.stage, folder, tally, progress, negatives_kept=plan.keep_negatives)
+        if lifetimes.see_shared(encoder.codes, folder / "train"):
+            lifetimes.save(folder / "encoder")
         leak = _leak(work, encoder, tally)
         giveaways = find_giveaways(folder / "train", encoder.codes)
         work.notes.extend(giveaway.warning for giveaway in giveaways)
@@ -92,6 +102,7 @@ def carry_out(plan: Plan, out: Path, force: bool = False, progress: Progress = q
         "negatives_kept": plan.keep_negatives,
         "fields": field_facts(encoder),
         "new_ids": _new_ids(encoder, plan.known) if plan.known else {},
+        "expired": {name: count for name, count in lifetimes.expired.items() if count},
         "proposals": [asdict(proposal) for proposal in proposals],
         "leak": asdict(leak) if leak else None,
         "giveaways": [asdict(giveaway) for giveaway in giveaways],
@@ -146,12 +157,23 @@ def _add_history(work: _Work, encoder: Encoder, tally: Tally) -> list[Proposal]:
         write_history(encoder, work.stage, tally.rows, work.progress)
     if encoder.pasts:
         if known:
-            encoder.pasts.take(known.pasts)
+            encoder.pasts.take(known.pasts, _given_up(encoder, known))
         write_sequences(encoder, work.stage, tally.rows, work.progress)
     # Only what later rows see counts the negatives that training does not keep.
     for found in (tally.rows, tally.positives):
         found.pop(DROPPED, 0)
     return proposals
+
+
+def _given_up(encoder: Encoder, known: Encoder) -> dict[str, NDArray[np.int32]]:
+    """The ids that a known encoder's values had and that now mean none, or another one."""
+    lifetimes, found = encoder.lifetimes, {}
+    for code in known.codes if lifetimes else ():
+        assert lifetimes is not None
+        renewed = lifetimes.renewed(code.field.name, lifetimes.folder - 1)
+        if renewed is not None:
+            found[code.field.name] = (FIRST + np.flatnonzero(renewed[: code.size - FIRST])).astype(np.int32)
+    return found
 
 
 def _add_leaves(work: _Work, encoder: Encoder, tally: Tally) -> None:
@@ -221,12 +243,12 @@ def field_facts(encoder: Encoder) -> dict[str, dict[str, Any]]:
 
 
 def _new_ids(encoder: Encoder, known: Encoder) -> dict[str, int]:
-    """How many ids each field has that the known encoder does not."""
-    return {
-        code.field.name: code.size - old.size
-        for code, old in zip(encoder.codes, known.codes, strict=True)
-        if code.size > old.size
-    }
+    """How many ids of each field have a value that they did not have in the known encoder."""
+    found = {code.field.name: code.size - old.size for code, old in zip(encoder.codes, known.codes, strict=True)}
+    for name, ids in _given_up(encoder, known).items():
+        words = encoder.codes[encoder.schema.names.index(name)].own_words
+        found[name] += len(ids) - len(np.intersect1d(ids, words.free if words else ()))
+    return {name: count for name, count in found.items() if count}
 
 
 def _infer(

@@ -76,7 +76,7 @@ def make_rates(name: str, data: Path, progress: Progress, like: Path | None = No
     """
     base = next((data / other for other in FOLDS if is_prepared(data / other)), data)
     schema = replace(Schema.load(base / "schema.toml"), history=HistorySettings())
-    encoder = Encoder.load(base / "encoder", schema)
+    encoder = Encoder.load(base / "encoder", schema, lifetimes=True)
     history = usual_history(schema, Kept.of(data).alike_in, FOLDS[name])
     tally = Tally.of(data)
     with whole_folder(data / name, FACTS) as work:
@@ -85,6 +85,7 @@ def make_rates(name: str, data: Path, progress: Progress, like: Path | None = No
         codes = _with_finer_numbers(encoder, stage / "train", progress)
         fields = tuple(code.field for code in codes)
         inner = Encoder(replace(schema, fields=fields, history=history), codes)
+        inner.lifetimes = encoder.lifetimes
         if history.keys:
             inner.history = History(history)
             write_history(inner, stage, tally.rows, progress)

@@ -15,8 +15,10 @@ from fieldwise.config.files import whole_folder
 from fieldwise.data.dataset import FACTS, Tally, hide_of
 from fieldwise.data.encode import kept
 from fieldwise.data.encode.encode import JOURNAL, write_parts
+from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.fit import fit_encoder
 from fieldwise.data.encode.kept import Kept, link_rows
+from fieldwise.data.encode.lifetimes import lifetimes_at
 from fieldwise.data.encode.staged import Progress, staged_schema
 from fieldwise.data.read.parallel import threads
 from fieldwise.data.schema import Schema
@@ -42,7 +44,9 @@ def make_refit(data: Path, progress: Progress) -> None:
     with whole_folder(data / FOLDER, FACTS) as work:
         rows = work / kept.FOLDER
         link_rows(data, rows, PARTS)
-        encoder = fit_encoder(schema, rows / "train", progress, None, threads())
+        first = Encoder.load(data / "encoder", schema, lifetimes=True).lifetimes
+        lifetimes = lifetimes_at(rows / "train", schema, None, first.expiry.said if first else ())
+        encoder = fit_encoder(schema, rows / "train", progress, None, threads(), lifetimes)
         write_parts(encoder, rows, work, tally, progress, hide=hide_of(data))
         (rows / JOURNAL).unlink()
         known = Kept.of(data)

@@ -24,7 +24,7 @@ def stamp_of(plan: Plan) -> str:
     files = [[str(path.absolute()), state.st_size, state.st_mtime_ns] for path, state in found]
     schema = plan.given.to_toml() if plan.given else ""
     settings = [plan.label, schema, plan.parting, plan.weight, sorted(plan.drop), plan.keep_negatives, plan.past]
-    settings += [plan.gbdt_leaves, plan.keep_rows, plan.values, plan.sequences, plan.position]
+    settings += [plan.gbdt_leaves, plan.keep_rows, plan.values, plan.sequences, plan.position, plan.expire_after]
     known = _digest(plan.known) if plan.known else ""
     return json.dumps([FORMAT, __version__, files, plan.inputs.reading, [repr(one) for one in settings], known])
 

@@ -165,10 +165,15 @@ class Pasts:
         """The last moment that was counted."""
         return max((past.trail.end for past in self.every), default=-math.inf)
 
-    def take(self, other: Pasts) -> None:
-        """Goes on from what another encoder of the same fields has counted; its own ids may have grown."""
+    def take(self, other: Pasts, given_up: Mapping[str, Ids]) -> None:
+        """Goes on from what another encoder of the same fields has counted; its own ids may have grown.
+
+        Ids of a column's values that were `given_up` are `other` in rows that came before.
+        """
         for past, known in zip(self.every, other.every, strict=True):
             past.trail = copy.deepcopy(known.trail)
+            for column, code in enumerate(past.codes):
+                past.trail.forget(column, given_up.get(code.owner.field.name, ()))
 
     def seen(self, table: pa.Table | Cells, buckets: Buckets) -> dict[str, Ids]:
         """The ids (n, N) of all fields, for rows that come after all that was counted."""

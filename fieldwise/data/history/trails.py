@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldwise.data.history.counts import Floats, Keys
-from fieldwise.data.kinds.kind import MISSING, PAD, Ids
+from fieldwise.data.kinds.kind import MISSING, OTHER, PAD, Ids
 
 SMALLEST = 1024
 
@@ -76,6 +76,11 @@ class Trail:
             # For what is dropped next: everything before the row that comes now.
             self.end = float(times[min(done, len(times) - 1)])
         return found
+
+    def forget(self, column: int, ids: Sequence[int] | Ids) -> None:
+        """What has some ids in a column has `other` from now on."""
+        own = self.ids[: self.events, column]
+        own[np.isin(own, ids)] = OTHER
 
     def _none(self, rows: int) -> Seen:
         ids = np.full((rows, self.columns, self.last), PAD, dtype=np.int32)

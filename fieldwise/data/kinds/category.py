@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from fieldwise.config.errors import ConfigError
 from fieldwise.data.kinds.counted import Counted, Query
@@ -52,11 +54,12 @@ class WordField(Field):
         return "hashed values are never told apart" if self.hash_buckets else ""
 
     def words(self, texts: Sequence[str], first_size: int = 0) -> Words:
-        """The code of texts that have earned their ids, in the order of these."""
+        """The code of texts that have earned their ids, in the order of these; an empty text is an id that is free."""
         if self.hash_buckets:
             return HashCode(self)
-        code = WordCode(self, numbered(self, texts), first_size)
-        if len(code.vocabulary) != len(texts):
+        ids, free = numbered(self, texts)
+        code = WordCode(self, ids, first_size, free)
+        if len(code.vocabulary) != sum(map(bool, texts)):
             raise ValueError(f"field '{self.name[:100]}' has a text twice")
         return code
 
@@ -115,21 +118,33 @@ class Words(Code):
 
 @dataclass
 class WordCode(Words):
-    """Ids of a vocabulary's words, the most frequent first."""
+    """Ids of a vocabulary's words, the most frequent first; where words have left it, later ones have their ids.
+
+    `free` are the ids of words that have left and that no other has yet, in rising order.
+    """
 
     field: WordField
     vocabulary: dict[str, int]
     first_size: int = 0
+    free: tuple[int, ...] = ()
     _lookup: Lookup | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
 
     @property
     def size(self) -> int:
         own = len(set(self.vocabulary.values())) if self.field.shared_ids else len(self.vocabulary)
-        return FIRST + own
+        return FIRST + own + len(self.free)
 
     @property
     def texts(self) -> list[str]:
-        return list(self.vocabulary)
+        """The words in the order of their ids, an empty text for each id that is free."""
+        if not self.free:
+            return list(self.vocabulary)
+        every = [*self.vocabulary.items(), *(("", id) for id in self.free)]
+        return [text for text, _ in sorted(every, key=lambda one: one[1])]
+
+    @property
+    def own_words(self) -> WordCode:
+        return self
 
     @property
     def known_words(self) -> Mapping[str, int]:
@@ -140,16 +155,77 @@ class WordCode(Words):
         return [MISSING if not text else find(text, OTHER) for text in texts]
 
     def text_of_id(self, number: int) -> str:
-        return next(text for text, found in self.vocabulary.items() if found == number)
+        return next((text for text, found in self.vocabulary.items() if found == number), "(expired)")
 
     def grown(self, column: Counted) -> Code:
         new = self.field.frequent([(text, n) for text, n in column.texts if text not in self.vocabulary])
         if not new:
             return self
-        vocabulary = numbered(self.field, [*self.vocabulary, *new])
-        grown = replace(self, vocabulary=vocabulary, first_size=self.first_size or self.size)
-        grown.ranks = self.ranks
-        return grown
+        if not self.free:
+            vocabulary, _ = numbered(self.field, [*self.vocabulary, *new])
+            return self._changed(vocabulary, (), self.first_size or self.size)
+        ids, free = self._placed(new)
+        first_size = self.first_size or (self.size if max(ids.values()) >= self.size else 0)
+        return self._changed(ids, free, first_size)
+
+    def without(self, texts: Collection[str]) -> WordCode:
+        if not texts:
+            return self
+        gone = frozenset(texts)
+        kept = {text: id for text, id in self.vocabulary.items() if text not in gone}
+        free = sorted(frozenset(range(FIRST, self.size)).difference(kept.values()))
+        return self._changed(_by_id(kept), tuple(free), self.first_size)
+
+    def _placed(self, new: Sequence[str]) -> tuple[dict[str, int], tuple[int, ...]]:
+        """The words with new ones, and the ids that are still free: new words take these first, the lowest first."""
+        ids, bins = dict(self.vocabulary), self.field.shared_ids
+        of_bin = {hash_of(text) % bins: id for text, id in ids.items()} if bins else {}
+        taken = 0
+        for text in new:
+            place = hash_of(text) % bins if bins else -1
+            if place not in of_bin:
+                behind = self.size + taken - len(self.free)
+                id = self.free[taken] if taken < len(self.free) else behind
+                taken += 1
+                of_bin |= {place: id} if bins else {}
+            ids[text] = of_bin[place] if bins else id
+        return _by_id(ids), self.free[taken:]
+
+    def _changed(self, ids: dict[str, int], free: tuple[int, ...], first_size: int) -> WordCode:
+        found = replace(self, vocabulary=ids, free=free, first_size=first_size)
+        found.ranks = self.ranks
+        return found
+
+    def lives_on(self, old: Code, renewed: NDArray[np.bool_]) -> bool:
+        if not isinstance(old, WordCode) or old.size > self.size or not self._same_state(old):
+            return False
+        same = (self.field, self.first_size or self.size) == (old.field, old.first_size or old.size)
+        return same and not self._swapped(old, renewed)
+
+    def _swapped(self, old: WordCode, renewed: NDArray[np.bool_]) -> bool:
+        """Whether a word has come to, or left, one of the old ids that was not given up in between."""
+        mine, theirs = self.vocabulary, old.vocabulary
+        kept = {id for text, id in theirs.items() if mine.get(text) == id}
+        given_up = {FIRST + place for place in np.flatnonzero(renewed).tolist()} | set(range(old.size, self.size))
+        left = {id for text, id in theirs.items() if text not in mine} - kept
+        moved = {mine[text] for text, id in theirs.items() if mine.get(text, id) != id}
+        came = {id for text, id in mine.items() if text not in theirs} - kept
+        return not left | moved | came <= given_up
+
+    def places(self, words: pa.Array) -> NDArray[np.int64]:
+        """Where words (n,), as `text_of` spells them, stand in the vocabulary's order; -1 for others."""
+        if len(words) < MANY:
+            return np.array([self._order.get(word, -1) for word in words.to_pylist()], dtype=np.int64)
+        if self._lookup is None:
+            self._lookup = Lookup(self.vocabulary, OTHER)
+        _, found = self._lookup.find(words)
+        for place in np.flatnonzero(found < -1).tolist():
+            found[place] = self._order.get(words[place].as_py(), -1)
+        return found
+
+    @cached_property
+    def _order(self) -> dict[str, int]:
+        return {text: place for place, text in enumerate(self.vocabulary)}
 
     @property
     def loop(self) -> type[CellLoop] | None:
@@ -218,14 +294,23 @@ class OverWords(Code):
         return self.words.text_of_id(number)
 
 
-def numbered(field: WordField, texts: Sequence[str]) -> dict[str, int]:
-    """Ids in the order of the texts; with `shared_ids` a text has that of the first one with its hash.
+def numbered(field: WordField, texts: Sequence[str]) -> tuple[dict[str, int], tuple[int, ...]]:
+    """Ids in the order of the texts, and the ids of empty ones, which are free; with `shared_ids` a text has the id of
+    the first one with its hash.
 
-    >>> numbered(CategoryField("site"), ["a", "b"]), numbered(CategoryField("site", shared_ids=1), ["a", "b"])
-    ({'a': 2, 'b': 3}, {'a': 2, 'b': 2})
+    >>> numbered(CategoryField("site"), ["a", "", "b"]), numbered(CategoryField("site", shared_ids=1), ["a", "b"])
+    (({'a': 2, 'b': 4}, (3,)), ({'a': 2, 'b': 2}, ()))
     """
     if not field.shared_ids:
-        return {text: FIRST + place for place, text in enumerate(texts)}
-    bins = [hash_of(text) % field.shared_ids for text in texts]
-    ids = {one: FIRST + place for place, one in enumerate(dict.fromkeys(bins))}
-    return {text: ids[one] for text, one in zip(texts, bins, strict=True)}
+        ids = {text: FIRST + place for place, text in enumerate(texts) if text}
+        return ids, tuple(FIRST + place for place, text in enumerate(texts) if not text)
+    # Each empty text is a bin of its own.
+    bins = [hash_of(text) % field.shared_ids if text else -1 - place for place, text in enumerate(texts)]
+    of_bin = {one: FIRST + place for place, one in enumerate(dict.fromkeys(bins))}
+    ids = {text: of_bin[one] for text, one in zip(texts, bins, strict=True) if text}
+    return ids, tuple(id for one, id in of_bin.items() if one < 0)
+
+
+def _by_id(ids: Mapping[str, int]) -> dict[str, int]:
+    """Words in the order of their ids."""
+    return dict(sorted(ids.items(), key=lambda one: one[1]))

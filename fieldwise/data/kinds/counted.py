@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
 if TYPE_CHECKING:
     from fieldwise.data.kinds.buckets import Histogram
+
+
+# Texts, and in how many rows each of them is.
+Piece = tuple[pa.Array, NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -34,6 +42,11 @@ class Counted(Protocol):
         ...
 
     @property
+    def rest(self) -> Iterator[Piece]:
+        """The texts that `texts` leaves out, because they are too rare: each once, in pieces of any size and order."""
+        ...
+
+    @property
     def histogram(self) -> Histogram:
         """The finite numbers."""
         ...
@@ -47,6 +60,30 @@ class Counted(Protocol):
     def longest(self) -> int:
         """The most different values of a cell, or, with `repeats`, the most values."""
         ...
+
+
+@dataclass(frozen=True)
+class Recounted:
+    """A column whose texts also count what was counted of them before."""
+
+    column: Counted
+    texts: list[tuple[str, int]]
+
+    @property
+    def rest(self) -> Iterator[Piece]:
+        return iter(())
+
+    @property
+    def histogram(self) -> Histogram:
+        return self.column.histogram
+
+    @property
+    def odd_texts(self) -> list[str]:
+        return self.column.odd_texts
+
+    @property
+    def longest(self) -> int:
+        return self.column.longest
 
 
 def summed(pairs: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:

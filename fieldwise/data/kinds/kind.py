@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -27,6 +27,7 @@ from fieldwise.data.read.formats import is_list, text_of
 from fieldwise.data.read.texts import places_of, texts_of
 
 if TYPE_CHECKING:
+    from fieldwise.data.kinds.category import WordCode
     from fieldwise.data.kinds.samples import Sample
     from fieldwise.data.read.cells import Cells
 
@@ -295,6 +296,20 @@ class Code(ABC):
         kept = [(one.field, one.width, one.first_size or one.size) for one in (self, old)]
         return kept[0] == kept[1] and self._same_state(old) and self.texts[: len(old.texts)] == old.texts
 
+    @property
+    def own_words(self) -> WordCode | None:
+        """The code of the words that earn their ids in this field, and may lose them; None where there are none."""
+        return None
+
+    def without(self, texts: Collection[str]) -> Code:
+        """The code without words that have expired: they are `other`, and their ids are free for new ones."""
+        return self
+
+    def lives_on(self, old: Code, renewed: NDArray[np.bool_]) -> bool:
+        """Whether every id of the old code means the same here, or was given up since: `renewed` says so of our own
+        ids, from 2 on."""
+        return False
+
     def _same_state(self, other: Code) -> bool:
         return self.state == other.state and self.field.interpolate == other.field.interpolate
 
@@ -357,7 +372,7 @@ class Code(ABC):
     @property
     def hint(self) -> str:
         """What to type into the field."""
-        known = self.size - FIRST
+        known = len(self.known_words)
         return f"{known:,} known value{'' if known == 1 else 's'}" if self.known_words else "any text"
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from fieldwise.config.errors import ConfigError, unknown
-from fieldwise.data.kinds.category import CategoryField, Words
+from fieldwise.data.kinds.category import CategoryField, WordCode, Words
 from fieldwise.data.kinds.counted import Counted, Query
 from fieldwise.data.kinds.kind import MISSING, PAD, Code, Field, Ids
 from fieldwise.data.kinds.samples import Sample
@@ -100,6 +100,10 @@ class SequenceCode(SetCode):
             kept = self.words.list_ids(newest) or [MISSING]
             ids[row, : len(kept)] = kept
         return ids
+
+    @property
+    def own_words(self) -> WordCode | None:
+        return None if self.field.like else super().own_words
 
     def grown(self, column: Counted) -> Code:
         return self if self.field.like else super().grown(column)

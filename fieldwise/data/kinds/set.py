@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from fieldwise.config.errors import ConfigError
-from fieldwise.data.kinds.category import OverWords, WordField, Words
+from fieldwise.data.kinds.category import OverWords, WordCode, WordField, Words
 from fieldwise.data.kinds.counted import Counted, Query
 from fieldwise.data.kinds.kind import BY_CELL, MISSING, PAD, Code, Coder, Field, Ids, plain_text
 from fieldwise.data.kinds.samples import Sample
@@ -140,10 +141,22 @@ class SetCode(OverWords):
 
         return columns
 
+    @property
+    def own_words(self) -> WordCode | None:
+        return self.words.own_words
+
     def grown(self, column: Counted) -> Code:
         words = self.words.grown(column)
         assert isinstance(words, Words)
         return replace(self, words=words)
+
+    def without(self, texts: Collection[str]) -> Code:
+        words = self.words.without(texts)
+        assert isinstance(words, Words)
+        return replace(self, words=words)
+
+    def lives_on(self, old: Code, renewed: NDArray[np.bool_]) -> bool:
+        return isinstance(old, SetCode) and self.width == old.width and self.words.lives_on(old.words, renewed)
 
     @property
     def hint(self) -> str:

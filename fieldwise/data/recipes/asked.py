@@ -63,6 +63,7 @@ class Asked:
     position: str = ""
     # Whether the order of a history is left open.
     any_order: bool = True
+    expire_after: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         kept = self.history or self.sequences or self.gbdt_leaves or self.recipe or self.drop or self.position
@@ -223,6 +224,7 @@ def plan_of(asked: Asked) -> tuple[Plan, Files]:
         keep_rows=asked.keep_rows,
         classes=classes,
         position=asked.position,
+        expire_after=tuple(asked.expire_after),
     )
     return plan, files
 

@@ -20,22 +20,30 @@ Floats = NDArray[np.float64]
 
 
 class Field:
-    """A column of one world: its values, their latent vectors, who owns them and who is alive when."""
+    """A column of one world: its values, their latent vectors, who owns them and who is alive when.
 
-    def __init__(self, column: Column, owner_size: int, days: int, rng: np.random.Generator) -> None:
-        self.column = column
-        self.size = size = {"day": days, "stamp": days * 24}.get(column.style, column.size)
+    With `churn` a LARGE field has as many values alive as its column has, and each day this share of them die.
+    """
+
+    def __init__(
+        self, column: Column, owner_size: int, days: int, rng: np.random.Generator, churn: float = 0.0
+    ) -> None:
+        self.column, self.days = column, days
+        large = not column.of and column.style in CATEGORICAL and column.size >= LARGE and days > 1
+        self.births = _births(column.size, days, churn, rng) if large and churn else None
+        born = 0 if self.births is None else len(self.births)
+        self.size = size = {"day": days, "stamp": days * 24}.get(column.style, column.size + born)
         self.vectors = rng.standard_normal((size + 2, RANK + 1)).astype(np.float32)
         self.vectors[size + 1] = 0  # the codes after the values: `size` is missing, `size + 1` unseen
         self.first, self.members = np.arange(size), dict[str, NDArray[np.float32]]()  # of equal numbers; of sets
         self.values = self._values(rng)
-        living = not column.of and column.style in CATEGORICAL and size >= LARGE and days > 1
-        self.slots = int(size / (2 - STABLE)) if living else size
-        changed = rng.permutation(self.slots)[: size - self.slots]
+        living = large and not born
+        self.slots = size - born if born else int(size / (2 - STABLE)) if living else size
+        changed = rng.permutation(self.slots)[: size - self.slots - born]
         self.successor, self.change = np.arange(self.slots), np.full(self.slots, days)
-        self.successor[changed] = np.arange(self.slots, size)
+        self.successor[changed] = np.arange(self.slots, size - born)
         self.change[changed] = rng.integers(1, max(days, 2), len(changed))
-        self.shift = rng.integers(self.slots, size=days) if living else np.zeros(days, np.int64)
+        self.shift = rng.integers(self.slots, size=days) if large else np.zeros(days, np.int64)
         self.owned = self._zipf(rng.random(owner_size + 1)) if column.of else np.zeros(0, np.int64)
 
     def _values(self, rng: np.random.Generator) -> pa.Array:
@@ -118,6 +126,11 @@ class Field:
         from fieldwise.data.world import world_loops
 
         days = np.broadcast_to(day, slot.shape)
+        if self.births is not None:
+            last = np.searchsorted(self.births, slot * self.days + days, side="right") - 1
+            return (
+                np.where(self.births[last] // self.days == slot, self.slots + last, slot) if len(self.births) else slot
+            )
         found: Codes = world_loops.alive(slot.ravel(), days.ravel(), self.change, self.successor)
         return found.reshape(slot.shape)
 
@@ -142,3 +155,10 @@ class Field:
         found = pc.index_in(text, self.values.cast(pa.string())).fill_null(self.size + 1).to_numpy()
         missing = pc.equal(text, "").fill_null(True).to_numpy(zero_copy_only=False)
         return np.where(missing, self.size, found).astype(np.int64)
+
+
+def _births(slots: int, days: int, churn: float, rng: np.random.Generator) -> Codes:
+    """Which slot gets another category on which day, as slot * days + day, in rising order."""
+    until = np.floor(slots * churn * np.arange(days)).astype(np.int64)
+    found = [rng.choice(slots, n, replace=False) * days + day for day, n in enumerate(np.diff(until), 1)]
+    return np.sort(np.concatenate(found))

@@ -27,13 +27,14 @@ from fieldwise.data.encode.encode import first_digest, open_files, split_ranks
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.infer import SAMPLE_ROWS, infer_schema
 from fieldwise.data.encode.levels import Levels
+from fieldwise.data.encode.lifetimes import Lifetimes
 from fieldwise.data.encode.prepare import field_facts, held_out_notes
 from fieldwise.data.encode.split import Split, at_random, order_bounds
 from fieldwise.data.encode.stage import check_training
 from fieldwise.data.encode.staged import Progress
 from fieldwise.data.encode.unseen import shares_to_hide
 from fieldwise.data.kinds.buckets import Histogram
-from fieldwise.data.kinds.counted import Query, summed
+from fieldwise.data.kinds.counted import Piece, Query, summed
 from fieldwise.data.kinds.kind import Code
 from fieldwise.data.kinds.kind import Field as SchemaField
 from fieldwise.data.kinds.number import as_number
@@ -52,6 +53,7 @@ Whole = NDArray[np.int64]
 NOT_THERE: dict[str, Any] = {
     "negatives_kept": 1.0,
     "new_ids": {},
+    "expired": {},
     "proposals": [],
     "leak": None,
     "giveaways": [],
@@ -89,6 +91,7 @@ def prepare_log(
         check_names(schema.names)
         (folder / "schema.toml").write_text(schema.to_toml(), encoding="utf-8")
         encoder = Encoder(schema, list(in_order(rows.fit, schema.fields)))
+        encoder.lifetimes = rows.lifetimes(encoder)
         encoder.save(folder / "encoder")
         digest = rows.encode(encoder, folder, progress)
         tally = Tally(rows.counts, rows.positives, rows.levels(split))
@@ -202,6 +205,14 @@ class _Rows:
     def fit(self, one: SchemaField) -> Code:
         return fitted(one, self.counted(one.column, one.query(one.column, False)))
 
+    def lifetimes(self, encoder: Encoder) -> Lifetimes:
+        """What is remembered of values without an id."""
+        found = Lifetimes()
+        for code in encoder.codes:
+            found.first(code, self.counted(code.field.column, code.field.query(code.field.column, False)))
+        found.close(encoder.schema.fields)
+        return found
+
     def sample(self) -> tuple[pa.Table, NDArray[np.float32]]:
         """The first training rows as they would be logged, and their labels."""
         tables, labels, left = [], [], SAMPLE_ROWS
@@ -289,6 +300,12 @@ class Counted:
         if not self.query.several:
             return seen
         return summed((member, n) for text, n in seen for member in self._members(text))
+
+    @property
+    def rest(self) -> Iterator[Piece]:
+        rare = [] if self.query.several else [each for each in self._seen() if each[0] and each[1] < self.query.least]
+        texts = pa.array([text for text, _ in rare], pa.string())
+        yield texts, np.array([n for _, n in rare], dtype=np.int64)
 
     @property
     def histogram(self) -> Histogram:

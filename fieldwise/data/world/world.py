@@ -65,6 +65,9 @@ class Block:
 class World:
     """A click world of one of KINDS; the same kind, seed, base rate and days give the same world.
 
+    With `churn` this share of the values of each large field, such as users and items, die each day, and others are
+    born; without it about a third of them change once in the life of the world.
+
     >>> world = World("demo", seed=1)
     >>> log = world.log(rows=1000)
     >>> bool(abs(log.probability - world.probability(log.table)).max() < 1e-6)
@@ -81,6 +84,7 @@ class World:
         days: int = 10,
         networks: float = NETWORKS,
         active: float = ACTIVE,
+        churn: float = 0.0,
     ) -> None:
         if kind not in KINDS:
             raise ConfigError(unknown("kind", kind, KINDS))
@@ -91,6 +95,7 @@ class World:
         _require(days >= 1, "days must be at least 1", days)
         _require(0 <= networks <= 1, "networks must lie within 0..1", networks)
         _require(0 < active <= 1, "active must lie above 0 and at most at 1", active)
+        _require(0 <= churn <= 1, "churn must lie within 0..1", churn)
         self.networks, self.active = networks, active
         rng = self._rng(zlib.crc32(kind.encode()))
         self.columns = {column.name: column for column in chosen.columns}
@@ -98,7 +103,7 @@ class World:
         self.fields: dict[str, Field] = {}
         for name in sorted(self.field_names, key=lambda name: len(self._line(name))):
             owner = self.columns[name].of
-            self.fields[name] = Field(self.columns[name], self.fields[owner].size if owner else 0, days, rng)
+            self.fields[name] = Field(self.columns[name], self.fields[owner].size if owner else 0, days, rng, churn)
         self.effects = self._plant(rng)
         self.active_pairs = [(e.fields[0], e.fields[1]) for e in self.effects if len(e.fields) == 2]
         repeats = chosen.repeats

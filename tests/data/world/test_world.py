@@ -322,3 +322,24 @@ def test_shares_of_networks_and_of_active_pairs():
     assert few < len(both.active_pairs) < most
     with pytest.raises(ConfigError, match="networks must lie within"):
         World("demo", networks=1.5)
+
+
+def test_with_churn_values_die_and_are_born_each_day():
+    """A hundredth of the users and items each day, in places that others leave; small fields stay as they are."""
+    world = World("demo", seed=1, days=50, churn=0.01)
+    assert (world.fields["user"].slots, world.fields["item"].slots) == (2000, 1000)
+    assert (world.fields["user"].size, world.fields["city"].size) == (2000 + 49 * 20, 60)
+    slots = np.arange(2000)
+    alive = [world.fields["user"].alive(slots, np.full(2000, day)) for day in range(50)]
+    assert all(len(np.unique(codes)) == 2000 for codes in alive)
+    assert {int((before != after).sum()) for before, after in itertools.pairwise(alive)} == {20}
+    # Nobody comes back, and all are born in the end.
+    assert len(np.unique(np.concatenate(alive))) == world.fields["user"].size
+    log = world.log(20_000, seed=2)
+    assert abs(log.probability - world.probability(log.table)).max() < 1e-6
+    assert abs(log.probability.mean() - 0.2) < 0.02
+
+
+def test_churn_must_be_a_share():
+    with pytest.raises(ConfigError, match=r"churn must lie within 0..1, found 2"):
+        World("demo", churn=2)
