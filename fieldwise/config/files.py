@@ -6,6 +6,7 @@ import errno
 import glob
 import os
 import shutil
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -244,6 +245,17 @@ def whole_file(path: Path) -> Iterator[Path]:
     try:
         with _full_disk_named(path):
             yield work
+        work.replace(path)
+    finally:
+        work.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_anywhere(path: Path) -> Iterator[Path]:
+    """`whole_file` for a folder that several machines write into: a process id means nothing to the others."""
+    work = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        yield work
         work.replace(path)
     finally:
         work.unlink(missing_ok=True)

@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 
 from fieldwise.data.dataset import OTHER_IDS, ArrayFile, Tally, array_file, write_facts
 from fieldwise.data.encode.encoder import Encoder
+from fieldwise.data.encode.engine import Engine, Threads
 from fieldwise.data.encode.leaves import MOST_ROWS, Leaves
 from fieldwise.data.encode.stage import read_journal
 from fieldwise.data.encode.staged import LABEL, WEIGHT, Progress, read_staged, staged_files, staged_rows
 from fieldwise.data.encode.timeline import other_file, past_file
 from fieldwise.data.encode.unseen import shares_to_hide
 from fieldwise.data.kinds.kind import id_columns
-from fieldwise.data.read.parallel import in_order, using
+from fieldwise.data.read.parallel import using
 
 JOURNAL = "encoded.jsonl"
 Arrays = dict[str, NDArray[np.generic]]
@@ -64,8 +65,11 @@ class _Seen(NamedTuple):
 class Coder:
     """Encodes staged files, each with the history fields of its rows."""
 
-    def __init__(self, encoder: Encoder, stage: Path, before: Before | None = None) -> None:
+    def __init__(
+        self, encoder: Encoder, stage: Path, before: Before | None = None, engine: Engine | None = None
+    ) -> None:
         self.encoder, self.stage, self.before = encoder, stage, before
+        self.engine = engine or Threads()
         self.known = before.places(encoder) if before else {}
         weight = [WEIGHT] if encoder.schema.weight else []
         left = dict.fromkeys(field.column for field in encoder.schema.fields if field.name not in self.known)
@@ -75,17 +79,17 @@ class Coder:
         """The arrays of a part, file after file, behind the first `done` files, a piece at a time."""
         files = staged_files(self.stage / part)
         firsts = np.cumsum([0, *(staged_rows(file) for file in files)])
-        views = [past_file, other_file] if self.views(part) else [past_file]
-
-        def arrays(number: int) -> Arrays:
-            own = slice(firsts[number], firsts[number + 1])
-            known = self._ids_before(part, own)
-            seen = [self._seen(part, own, file, known, every) for file in views]
-            return self._arrays(read_staged(files[number], self.columns), seen, every)
-
         # Trees have threads of their own.
         with using(1) if self.encoder.leaves is not None else ExitStack():
-            yield from in_order(arrays, range(done, len(files)))
+            work = _Encoding(self, part, files, firsts, self.views(part), every)
+            yield from self.engine.map(work, range(done, len(files)))
+
+    def arrays(self, part: str, rows: slice, file: Path, views: bool, every: int) -> Arrays:
+        """The arrays of one file, which has these rows of a part."""
+        known = self._ids_before(part, rows)
+        both = [past_file, other_file] if views else [past_file]
+        seen = [self._seen(part, rows, of, known, every) for of in both]
+        return self._arrays(read_staged(file, self.columns), seen, every)
 
     def views(self, part: str) -> bool:
         """Whether the rows of a part have two views of the past."""
@@ -127,6 +131,22 @@ class Coder:
         return found | ({"weights": rows[WEIGHT].to_numpy()} if self.encoder.schema.weight else {})
 
 
+@dataclass(frozen=True)
+class _Encoding:
+    """The number of a part's file -> its arrays."""
+
+    coder: Coder
+    part: str
+    files: Sequence[Path]
+    firsts: NDArray[np.int64]
+    views: bool
+    every: int
+
+    def __call__(self, number: int) -> Arrays:
+        rows = slice(int(self.firsts[number]), int(self.firsts[number + 1]))
+        return self.coder.arrays(self.part, rows, self.files[number], self.views, self.every)
+
+
 def split_ranks(encoder: Encoder, ids: NDArray[np.int32]) -> Arrays:
     """What an encoder gives, as it lies on disk: ids for all models, and ranks for trees."""
     columns = encoder.layout.id_columns
@@ -153,6 +173,7 @@ def write_parts(
     before: Before | None = None,
     negatives_kept: float = 1.0,
     hide: dict[str, float] | None = None,
+    engine: Engine | None = None,
 ) -> None:
     """Writes a prepared folder of staged rows: the schema, the encoder, the arrays of all parts and the facts.
 
@@ -160,7 +181,7 @@ def write_parts(
     """
     (folder / "schema.toml").write_text(encoder.schema.to_toml(), encoding="utf-8")
     encoder.save(folder / "encoder")
-    digest = _encode(Coder(encoder, stage, before), folder, tally.rows, progress)
+    digest = _encode(Coder(encoder, stage, before, engine), folder, tally.rows, progress)
     hide = shares_to_hide(encoder, folder, tally) if hide is None else hide
     write_facts(folder, encoder.names, encoder.layout, tally, negatives_kept, digest, hide)
 

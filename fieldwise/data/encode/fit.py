@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -34,33 +35,48 @@ CELLS_A_COLUMN, GROUP_CELLS, GROUP_COLUMNS = 1_000, 4_000_000, 1_000
 
 def fit_encoder(schema: Schema, staged: Path, progress: Progress, known: Encoder | None, threads: int) -> Encoder:
     """The codes that the fields fit on the staged training rows, or a known encoder's with what they add to it."""
+    table = staged_schema(staged)
+    source = Source.of(table, f"{glob.escape(str(staged))}/*.parquet")
+    most = most_together(sum(map(staged_rows, staged_files(staged))), len(table))
+    codes: dict[int, Code] = {}
+    with opened(staged.parent, threads) as base:
+        for queries in groups_of(schema, table, most):
+            codes |= group_codes(schema, codes, known, queries, Group(base, source, list(queries.values())))
+            progress("fitting", len(codes))
+    return encoder_of(schema, codes, known)
+
+
+@contextmanager
+def opened(work: Path, threads: int) -> Iterator[Any]:
+    """A DuckDB that holds little in memory, and the rest in files under `work`."""
     import duckdb
 
-    table = staged_schema(staged)
-    # Numbered columns, because DuckDB takes names that differ in case alone for one.
-    numbered = ", ".join(f"c{number}" for number in range(len(table)))
-    source = f"read_parquet({quoted(f'{glob.escape(str(staged))}/*.parquet')}) AS staged({numbered})"
-    label = f"c{table.names.index(LABEL)}"
     settings: dict[str, str | bool | int | float | list[str]] = {
         "threads": threads,
         "memory_limit": MEMORY,
-        "temp_directory": str(staged.parent),
+        "temp_directory": str(work),
         "preserve_insertion_order": False,
     }
-    most = most_together(sum(map(staged_rows, staged_files(staged))), len(table))
-    codes: dict[int, Code] = {}
     with duckdb.connect(config=settings) as base:
         base.execute("SET parquet_metadata_cache = true")
-        for queries in _groups(schema, table, most):
-            group = _Group(base, source, label, list(queries.values()))
-            for k, number in enumerate(queries):
-                codes[number] = _code(schema, codes, number, known, _Column(group, k))
-            progress("fitting", len(codes))
+        yield base
+
+
+def group_codes(
+    schema: Schema, codes: Mapping[int, Code], known: Encoder | None, queries: Iterable[int], group: Group
+) -> dict[int, Code]:
+    """The codes of the fields that are counted together, by their numbers."""
+    return {number: _code(schema, codes, number, known, _Column(group, k)) for k, number in enumerate(queries)}
+
+
+def encoder_of(schema: Schema, codes: Mapping[int, Code], known: Encoder | None) -> Encoder:
+    """The encoder of fitted codes, and of those that need no counting."""
+    every = dict(codes)
     for number, field in enumerate(schema.fields):
         if field.key:
-            codes[number] = _code(schema, codes, number, known, None)
-    every = [codes[number] for number in range(len(schema.fields))]
-    return Encoder(replace(schema, fields=tuple(code.field for code in every)), every)
+            every[number] = _code(schema, every, number, known, None)
+    ordered = [every[number] for number in range(len(schema.fields))]
+    return Encoder(replace(schema, fields=tuple(code.field for code in ordered)), ordered)
 
 
 def _fitted(field: Field, column: Counted) -> Code:
@@ -90,7 +106,7 @@ def most_together(rows: int, width: int) -> int:
     return max(1, min(GROUP_COLUMNS, min(GROUP_CELLS, CELLS_A_COLUMN * width) // max(1, rows)))
 
 
-def _groups(schema: Schema, table: pa.Schema, most: int) -> Iterator[dict[int, Query]]:
+def groups_of(schema: Schema, table: pa.Schema, most: int) -> Iterator[dict[int, Query]]:
     """The numbers of fields that are counted together, and what is to be counted of each."""
     places, types = {name: place for place, name in enumerate(table.names)}, table.types
     alike: dict[object, dict[int, Query]] = {}
@@ -99,7 +115,7 @@ def _groups(schema: Schema, table: pa.Schema, most: int) -> Iterator[dict[int, Q
     for number, field in sorted(counted, key=lambda each: bool(each[1].shares)):
         place = places[field.column]
         query = field.query(f"c{place}", is_list(types[place]))
-        key = (field.kind, str(types[place]), query.several, query.least, field.shares)
+        key = (field.kind, str(types[place]), query.several, query.least, query.counted, field.shares)
         alike.setdefault(key, {})[number] = query
     for same in alike.values():
         every = iter(same.items())
@@ -107,14 +123,30 @@ def _groups(schema: Schema, table: pa.Schema, most: int) -> Iterator[dict[int, Q
             yield group
 
 
-class _Group:
+@dataclass(frozen=True)
+class Source:
+    """Staged rows, and their label, as DuckDB has them."""
+
+    rows: str
+    label: str
+
+    @classmethod
+    def of(cls, table: pa.Schema, *files: str) -> Source:
+        """Those of parquet files, or of all that a pattern stands for, with the columns of a table."""
+        # Numbered columns, because DuckDB takes names that differ in case alone for one.
+        numbered = ", ".join(f"c{number}" for number in range(len(table)))
+        listed = ", ".join(map(quoted, files))
+        return cls(f"read_parquet([{listed}]) AS staged({numbered})", f"c{table.names.index(LABEL)}")
+
+
+class Group:
     """Columns that are counted together, one below the other, at the first question about any of them."""
 
-    def __init__(self, base: Any, source: str, label: str, queries: Sequence[Query]) -> None:
+    def __init__(self, base: Any, source: Source, queries: Sequence[Query]) -> None:
         self.base, self.queries = base, queries
         cells, count = ", ".join(query.cell for query in queries), len(queries)
         k, cell = (f"unnest(range({count}))", f"unnest([{cells}])") if count > 1 else ("0", cells)
-        self.cells = f"SELECT {k} AS k, {cell} AS cell, {label} AS label FROM {source}"
+        self.cells = f"SELECT {k} AS k, {cell} AS cell, {source.label} AS label FROM {source.rows}"
 
     @cached_property
     def counts(self) -> str:
@@ -183,7 +215,7 @@ class _Group:
 class _Column:
     """What is counted of column k of a group: see Counted."""
 
-    group: _Group
+    group: Group
     k: int
 
     @property

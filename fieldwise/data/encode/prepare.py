@@ -17,12 +17,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fieldwise.config.files import resumed_folder, whole_folder
+from fieldwise.config.files import drop_folder, resumed_folder, whole_folder
 from fieldwise.data.dataset import FACTS, Tally, one_label
 from fieldwise.data.encode import folds, rates, refit
 from fieldwise.data.encode.encode import Coder, fit_leaves, write_parts
 from fieldwise.data.encode.encoder import Encoder
+from fieldwise.data.encode.engine import Engine
 from fieldwise.data.encode.fit import fit_encoder
+from fieldwise.data.encode.fit_shards import fit_in_shards
 from fieldwise.data.encode.giveaways import find_giveaways
 from fieldwise.data.encode.infer import SAMPLE_ROWS, infer_schema, is_time, sample_of
 from fieldwise.data.encode.kept import Kept, keep_rows
@@ -33,6 +35,8 @@ from fieldwise.data.encode.restart import stamp_of
 from fieldwise.data.encode.split import Rows, Split
 from fieldwise.data.encode.split_staged import own_words
 from fieldwise.data.encode.stage import DROPPED, JOURNAL, Stager, Taken
+from fieldwise.data.encode.stage_shards import FOLDER as SHARDS
+from fieldwise.data.encode.stage_shards import ShardStager
 from fieldwise.data.encode.staged import LABEL, ROW, WEIGHT, Progress, quiet, read_staged, staged_chunks, staged_files
 from fieldwise.data.encode.timeline import write_history, write_sequences
 from fieldwise.data.history.history import History
@@ -60,29 +64,37 @@ def prepare(
 
 @dataclass(frozen=True)
 class _Work:
-    """What the steps share: what was asked for, where rows are staged, the progress callback, and the notes."""
+    """What the steps share: what was asked for, where rows are staged, the progress callback, what works on shards,
+    if rows come in such, and the notes."""
 
     plan: Plan
     stage: Path
     progress: Progress
+    engine: Engine | None = None
     notes: list[str] = field(default_factory=list)
 
 
-def carry_out(plan: Plan, out: Path, force: bool = False, progress: Progress = quiet) -> dict[str, Any]:
-    """Writes the prepared folder `out` as planned, whole or not at all, and returns its facts."""
-    with _folder(out, stamp_of(plan), force) as folder, using(plan.threads or cores()):
-        work = _Work(plan, folder / "stage", progress)
+def carry_out(
+    plan: Plan, out: Path, force: bool = False, progress: Progress = quiet, engine: Engine | None = None
+) -> dict[str, Any]:
+    """Writes the prepared folder `out` as planned, whole or not at all, and returns its facts.
+
+    With an engine the steps work on shards of the rows; the folder is the same.
+    """
+    with _folder(out, stamp_of(plan, engine is not None), force) as folder, using(plan.threads or cores()):
+        work = _Work(plan, folder / "stage", progress, engine)
         tally = _stage(work)
-        encoder = fit_encoder(_schema(work), work.stage / "train", progress, plan.known, threads())
+        encoder = _fit(work)
         proposals = _add_history(work, encoder, tally)
         _add_leaves(work, encoder, tally)
         check_names(encoder.names)
-        write_parts(encoder, work.stage, folder, tally, progress, negatives_kept=plan.keep_negatives)
+        kept = plan.keep_negatives
+        write_parts(encoder, work.stage, folder, tally, progress, negatives_kept=kept, engine=engine)
         leak = _leak(work, encoder, tally)
         giveaways = find_giveaways(folder / "train", encoder.codes)
         work.notes.extend(giveaway.warning for giveaway in giveaways)
         # The journal first: what is killed here must not be taken for staged.
-        (work.stage / JOURNAL).unlink()
+        forget_journal(work.stage)
         makes = _keep(work, encoder, tally, leak, folder)
         shutil.rmtree(work.stage)
     return {
@@ -112,11 +124,22 @@ def _stage(work: _Work) -> Tally:
     taken = Taken(plan.label, plan.weight, columns, plan.drop, plan.past, plan.values, plan.log_fields)
     names = {source: f"the {source} rows" for source in plan.sources} | dict(plan.names)
     stager = Stager(work.stage, taken, plan.parting, plan.keep_negatives, names)
-    staged = stager.stage(plan.sources, work.notes, work.progress)
+    if work.engine:
+        staged = ShardStager(stager, plan.sources, work.engine).stage(work.notes, work.progress)
+    else:
+        staged = stager.stage(plan.sources, work.notes, work.progress)
     if staged.kept:
         work.notes.append(f"went on after an interrupted run: {staged.kept:,} rows were staged already")
     work.notes.extend(held_out_notes(staged.tally, None if plan.parting is plan.split else plan.parting))
     return staged.tally
+
+
+def _fit(work: _Work) -> Encoder:
+    """The codes of all fields, from the staged training rows."""
+    schema, train, known = _schema(work), work.stage / "train", work.plan.known
+    if work.engine:
+        return fit_in_shards(schema, train, work.progress, known, work.engine, work.stage / SHARDS)
+    return fit_encoder(schema, train, work.progress, known, threads())
 
 
 def _schema(work: _Work) -> Schema:
@@ -158,7 +181,9 @@ def _add_leaves(work: _Work, encoder: Encoder, tally: Tally) -> None:
     """Fits trees on the encoded training rows, if their leaves shall be fields."""
     if encoder.schema.gbdt_leaves:
         known = work.plan.known
-        encoder.leaves = known.leaves if known else fit_leaves(Coder(encoder, work.stage), tally.rows["train"])
+        encoder.leaves = (
+            known.leaves if known else fit_leaves(Coder(encoder, work.stage, engine=work.engine), tally.rows["train"])
+        )
 
 
 def _leak(work: _Work, encoder: Encoder, tally: Tally) -> Leak | None:
@@ -195,6 +220,12 @@ def _keep(work: _Work, encoder: Encoder, tally: Tally, leak: Leak | None, folder
         kept = Kept(makes, leak.alike_in if leak else (), plan.parting.group)
         keep_rows(work.stage, folder, schema.columns, kept)
     return makes
+
+
+def forget_journal(stage: Path) -> None:
+    """Removes what says which rows are staged."""
+    (stage / JOURNAL).unlink(missing_ok=True)
+    drop_folder(stage / SHARDS)
 
 
 def held_out_notes(tally: Tally, split: Split | None) -> list[str]:

@@ -6,10 +6,11 @@ same rows and the same complaints.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -61,9 +62,16 @@ def _has_empty_line(block: bytes) -> bool:
     return bool((ends[1:] & ends[:-1]).any())
 
 
-def plain_rows(path: Path, lines: Lines, header: bool) -> Iterator[pa.Table]:
-    """Tables of the wanted columns of a plain file, in order; an empty cell is missing."""
-    return _in_blocks(path, lines, header, _parsed)
+def plain_rows(path: Path, lines: Lines, header: bool, some: range | None = None) -> Iterator[pa.Table]:
+    """Tables of the wanted columns of a plain file, or of `some` of its blocks, in order; an empty cell is missing."""
+    return _in_blocks(path, lines, header, _parsed, some)
+
+
+def block_count(path: Path, header: bool) -> int:
+    """How many blocks a plain file has."""
+    with path.open("rb") as file:
+        start = len(file.readline()) if header else 0
+    return -(-(path.stat().st_size - start) // BLOCK)
 
 
 def plain_cells(path: Path, lines: Lines, header: bool) -> Iterator[pa.Table | Cells]:
@@ -72,13 +80,18 @@ def plain_cells(path: Path, lines: Lines, header: bool) -> Iterator[pa.Table | C
 
 
 def _in_blocks(
-    path: Path, lines: Lines, header: bool, parse: Callable[[bytes, Lines], Parsed | _Fault]
+    path: Path,
+    lines: Lines,
+    header: bool,
+    parse: Callable[[bytes, Lines], Parsed | _Fault],
+    some: range | None = None,
 ) -> Iterator[Parsed]:
     passed = 0
-    blocks = _blocks(path, header, lines.longest)
+    blocks = _blocks(path, header, lines.longest, some)
     for found in in_order(lambda block: parse(block, lines), blocks):
         if isinstance(found, _Fault):
-            raise DataError(f"{found.reason} ({path}, line {passed + found.line + header})")
+            before = _lines_before(path, header, some.start) if some else 0
+            raise DataError(f"{found.reason} ({path}, line {before + passed + found.line + header})")
         passed += len(found)
         yield found
 
@@ -91,24 +104,57 @@ class _Fault:
     line: int
 
 
-def _blocks(path: Path, header: bool, longest: int) -> Iterator[bytes]:
-    """The file in blocks that end with a line."""
+def _blocks(path: Path, header: bool, longest: int, some: range | None = None) -> Iterator[bytes]:
+    """The file, or some of it, in blocks that end with a line; a line belongs to the block that it ends in."""
     with path.open("rb") as file:
         if header:
             file.readline()
-        rest = b""
-        while block := file.read(BLOCK):
+        start = file.tell()
+        rest = _begun(file, start, some.start) if some else b""
+        file.seek(start + (some.start * BLOCK if some else 0))
+        for _ in some or itertools.count():
+            block = file.read(BLOCK)
             end = block.rfind(b"\n") + 1
             if end:
                 yield rest + block[:end]
                 rest = block[end:]
             else:
                 rest += block
-            if len(rest) > longest:
-                # The parser will say so.
+            # Of a longer line the parser will say so.
+            if not block or len(rest) > longest:
                 break
+        else:
+            # What has begun here goes on in the next block, if there is one.
+            rest = b"" if file.read(1) else rest
         if rest:
             yield rest
+
+
+def _begun(file: BinaryIO, start: int, number: int) -> bytes:
+    """The bytes of the line that has begun before a block, behind the header at `start`."""
+    first, found = start + number * BLOCK, b""
+    while first > start:
+        size = min(LOOK, first - start)
+        first -= size
+        file.seek(first)
+        block = file.read(size)
+        end = block.rfind(b"\n") + 1
+        found = block[end:] + found
+        if end:
+            break
+    return found
+
+
+def _lines_before(path: Path, header: bool, number: int) -> int:
+    """How many lines end before a block; asked when one of its lines has a fault."""
+    with path.open("rb") as file:
+        left = (len(file.readline()) if header else 0) + number * BLOCK
+        file.seek(0)
+        count = 0
+        while left and (block := file.read(min(LOOK, left))):
+            count += block.count(b"\n")
+            left -= len(block)
+        return count - header
 
 
 def last_rows(path: Path, lines: Lines) -> pa.Table | None:
