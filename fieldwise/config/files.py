@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from fieldwise.config.errors import FieldwiseError
+from fieldwise.config.errors import FieldwiseError, WorkerLost
 from fieldwise.config.interrupts import interrupts
 
 # The file in an unfinished folder that says which inputs and settings it was started with.
@@ -111,7 +111,8 @@ def whole_folder(path: Path, marker: str, force: bool = False) -> Iterator[Path]
 def resumed_folder(path: Path, marker: str, stamp: str, force: bool = False) -> Iterator[Path]:
     """Like `whole_folder`, but after a kill a process with the same stamp continues; another stamp starts again.
 
-    An error removes the work, an interrupt keeps it. One process at a time writes to `path`.
+    An error removes the work; an interrupt, or the loss of a cluster's workers, keeps it. One process at a time writes
+    to `path`.
     """
     shown, path = path, _checked_path(path, marker, force)
     work = path.with_name(f".{path.name}.started")
@@ -126,6 +127,8 @@ def resumed_folder(path: Path, marker: str, stamp: str, force: bool = False) -> 
             (work / STAMP).unlink()
             hold.unsign()
             _take_place(work, path)
+        except WorkerLost:
+            raise
         except Exception:
             shutil.rmtree(work, ignore_errors=True)
             raise

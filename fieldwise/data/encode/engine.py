@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -15,6 +16,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from fieldwise.config.files import whole_anywhere
 from fieldwise.data.read.parallel import in_order
 
+# Opens an engine for the time that it is needed.
+Opened = Callable[[], AbstractContextManager["Engine"]]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -25,12 +28,18 @@ class Engine(Protocol):
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """The results in the order of the items; the error of the first item that has one."""
 
+    def check(self, paths: Sequence[Path]) -> None:
+        """Refuses to work where not every worker sees these files."""
+
 
 class Threads:
     """The threads of this process, as many as parallel.py allows."""
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         return in_order(function, items)
+
+    def check(self, paths: Sequence[Path]) -> None:
+        """Threads see what their process sees."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from fieldwise.config.errors import ConfigError
 from fieldwise.config.files import drop_folder, resumed_folder, whole_folder
 from fieldwise.data.dataset import FACTS, Tally, one_label
 from fieldwise.data.encode import folds, rates, refit
@@ -83,6 +84,9 @@ def carry_out(
     """
     with _folder(out, stamp_of(plan, engine is not None), force) as folder, using(plan.threads or cores()):
         work = _Work(plan, folder / "stage", progress, engine)
+        if engine:
+            work.stage.mkdir(exist_ok=True)
+            engine.check([*(plan.inputs.files if plan.inputs else ()), work.stage])
         tally = _stage(work)
         encoder = _fit(work)
         proposals = _add_history(work, encoder, tally)
@@ -110,6 +114,18 @@ def carry_out(
         "rows_kept_for": makes,
         "notes": work.notes,
     }
+
+
+def check_shards(plan: Plan) -> None:
+    """Refuses what does not come out of shards as it does of all rows one after another."""
+    refused = {
+        "sequences": plan.log_fields,
+        "--continue-from with a history": plan.known and plan.past.keys,
+        "a history of all rows in a random order (folds=0)": plan.past.keys and not (plan.past.time or plan.past.folds),
+    }
+    for what, asked in refused.items():
+        if asked:
+            raise ConfigError(f"--engine ray does not make {what} yet; leave it out, or prepare on one machine")
 
 
 def _folder(out: Path, stamp: str, force: bool) -> AbstractContextManager[Path]:

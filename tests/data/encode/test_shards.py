@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,14 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fit_shards, "SHARD_ROWS", 400)
 
 
-class Reversed:
+class Reversed(nullcontext["Reversed"]):
     """An engine that works on the last shard first, each with a copy of its own of what it works with."""
+
+    def __enter__(self) -> Reversed:
+        return self
+
+    def check(self, paths: Sequence[Path]) -> None:
+        assert all(path.exists() for path in paths)
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
         import cloudpickle
@@ -75,7 +82,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def test_shards_make_the_folder_of_one_machine(tmp_path: Path, logs: list[Path], name: str) -> None:
     asked = Asked(files=logs, label="click", **SETTINGS[name])
     facts, _ = prepare_asked(asked, tmp_path / "one")
-    found, _ = prepare_asked(asked, tmp_path / "shards", engine=Reversed())
+    found, _ = prepare_asked(asked, tmp_path / "shards", engine=Reversed)
     assert content(tmp_path / "shards") == content(tmp_path / "one")
     assert found | {"data": ""} == facts | {"data": ""}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "shards"]
