@@ -215,7 +215,7 @@ def prepare(
 def _engine(name: str, address: str, workers: int) -> Opened | None:
     """What opens the engine that was asked for; nothing for the cores of this machine, where rows pass one by one."""
     if name not in ("local", "ray"):
-        raise ConfigError("--engine: " + unknown("engine", name, ("local", "ray")))
+        raise ConfigError(unknown("--engine", name, ("local", "ray")))
     if address and name != "ray":
         raise ConfigError(f"--ray-address is for --engine ray, found --engine {name}; leave it out")
     if name == "local":

@@ -20,7 +20,7 @@ from fieldwise.data.encode.engine import Engine, Threads
 from fieldwise.data.encode.leaves import MOST_ROWS, Leaves
 from fieldwise.data.encode.stage import read_journal
 from fieldwise.data.encode.staged import LABEL, WEIGHT, Progress, read_staged, staged_files, staged_rows
-from fieldwise.data.encode.timeline import other_file, past_file
+from fieldwise.data.encode.timeline import is_there, other_file, past_file, past_of
 from fieldwise.data.encode.unseen import shares_to_hide
 from fieldwise.data.kinds.kind import id_columns
 from fieldwise.data.read.parallel import using
@@ -68,12 +68,16 @@ class Coder:
     def __init__(
         self, encoder: Encoder, stage: Path, before: Before | None = None, engine: Engine | None = None
     ) -> None:
-        self.encoder, self.stage, self.before = encoder, stage, before
+        self.encoder, self.stage, self.before = encoder if engine is None else encoder.without_past, stage, before
         self.engine = engine or Threads()
         self.known = before.places(encoder) if before else {}
         weight = [WEIGHT] if encoder.schema.weight else []
         left = dict.fromkeys(field.column for field in encoder.schema.fields if field.name not in self.known)
         self.columns = [*left, LABEL, *weight] if before else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the engine: what works on a shard has none."""
+        return {**self.__dict__, "engine": Threads()}
 
     def encode(self, part: str, done: int = 0, every: int = 1) -> Iterator[Arrays]:
         """The arrays of a part, file after file, behind the first `done` files, a piece at a time."""
@@ -88,26 +92,27 @@ class Coder:
         """The arrays of one file, which has these rows of a part."""
         known = self._ids_before(part, rows)
         both = [past_file, other_file] if views else [past_file]
-        seen = [self._seen(part, rows, of, known, every) for of in both]
+        seen = [self._seen(part, rows, file, of, known, every) for of in both]
         return self._arrays(read_staged(file, self.columns), seen, every)
 
     def views(self, part: str) -> bool:
         """Whether the rows of a part have two views of the past."""
-        return any(other_file(self.stage, part, number).exists() for number in self._numbers)
+        return any(is_there(other_file(self.stage, part, number)) for number in self._numbers)
 
     @property
     def _numbers(self) -> list[int | None]:
         """The numbers of the sequences, and that of the history, if there is one."""
         return [*([None] if self.encoder.history is not None else []), *range(len(self.encoder.pasts.every))]
 
-    def _seen(self, part: str, rows: slice, file: Any, known: Mapping[str, NDArray[np.int32]], every: int) -> _Seen:
+    def _seen(
+        self, part: str, rows: slice, staged: Path, file: Any, known: Mapping[str, NDArray[np.int32]], every: int
+    ) -> _Seen:
         """What rows of a part see of the past, in one view; where there is one alone, in that."""
         found = {}
         for number in self._numbers:
             asked = file(self.stage, part, number)
-            path = asked if asked.exists() else past_file(self.stage, part, number)
-            # Mapped for these rows alone, so that no more than they stay in memory.
-            found[number] = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False)[rows][::every])
+            path = asked if is_there(asked) else past_file(self.stage, part, number)
+            found[number] = past_of(path, staged, rows)[::every]
         ids = {name: own[::every] for name, own in known.items()}
         for number, past in enumerate(self.encoder.pasts):
             ids |= past.by_name(found[number].reshape(-1, len(past.names), past.settings.last))

@@ -34,7 +34,7 @@ def fit_in_shards(
     schema: Schema, staged: Path, progress: Progress, known: Encoder | None, engine: Engine, kept: Path
 ) -> Encoder:
     """The codes that `fit_encoder` fits; the names of finished shards are left in the folder `kept`."""
-    table, shards = staged_schema(staged), _shards(staged_files(staged))
+    table, shards = staged_schema(staged), shards_of(staged_files(staged))
     most = most_together(max(sum(map(staged_rows, files)) for files in shards), len(table))
     groups = list(groups_of(schema, table, most))
     counting = _Counting(table, [list(group.values()) for group in groups], staged.parent / FOLDER)
@@ -54,7 +54,7 @@ def fit_in_shards(
     return encoder_of(schema, codes, known)
 
 
-def _shards(files: Sequence[Path]) -> list[list[Path]]:
+def shards_of(files: Sequence[Path]) -> list[list[Path]]:
     """Staged files that are counted together."""
     found: list[list[Path]] = []
     left = 0

@@ -27,6 +27,7 @@ from fieldwise.data.encode.engine import Engine
 from fieldwise.data.encode.fit import fit_encoder
 from fieldwise.data.encode.fit_shards import fit_in_shards
 from fieldwise.data.encode.giveaways import find_giveaways
+from fieldwise.data.encode.history_shards import fold_history
 from fieldwise.data.encode.infer import SAMPLE_ROWS, infer_schema, is_time, sample_of
 from fieldwise.data.encode.kept import Kept, keep_rows
 from fieldwise.data.encode.leaks import Leak, find_leak
@@ -39,6 +40,7 @@ from fieldwise.data.encode.stage import DROPPED, JOURNAL, Stager, Taken
 from fieldwise.data.encode.stage_shards import FOLDER as SHARDS
 from fieldwise.data.encode.stage_shards import ShardStager
 from fieldwise.data.encode.staged import LABEL, ROW, WEIGHT, Progress, quiet, read_staged, staged_chunks, staged_files
+from fieldwise.data.encode.time_shards import time_history
 from fieldwise.data.encode.timeline import write_history, write_sequences
 from fieldwise.data.history.history import History
 from fieldwise.data.read.labels import read_labels, read_weights
@@ -182,7 +184,7 @@ def _add_history(work: _Work, encoder: Encoder, tally: Tally) -> list[Proposal]:
     encoder.schema = replace(encoder.schema, history=history)
     if history.keys:
         encoder.history = copy.deepcopy(known.history) if known else History(history)
-        write_history(encoder, work.stage, tally.rows, work.progress)
+        _write_history(work, encoder, tally)
     if encoder.pasts:
         if known:
             encoder.pasts.take(known.pasts)
@@ -191,6 +193,15 @@ def _add_history(work: _Work, encoder: Encoder, tally: Tally) -> list[Proposal]:
     for found in (tally.rows, tally.positives):
         found.pop(DROPPED, 0)
     return proposals
+
+
+def _write_history(work: _Work, encoder: Encoder, tally: Tally) -> None:
+    """What all rows see of the history, which then has counted the training rows."""
+    if work.engine is None:
+        write_history(encoder, work.stage, tally.rows, work.progress)
+    else:
+        in_shards = time_history if encoder.schema.history.time else fold_history
+        in_shards(encoder, work.stage, tally.rows, work.progress, work.engine)
 
 
 def _add_leaves(work: _Work, encoder: Encoder, tally: Tally) -> None:

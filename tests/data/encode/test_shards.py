@@ -10,17 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fieldwise.data.encode import fit_shards, pieces
+from fieldwise.data.encode import fit_shards, pieces, time_shards
 from fieldwise.data.read import line_blocks
 from fieldwise.data.recipes.asked import Asked
 from fieldwise.data.recipes.prepared import prepare_asked
+from fieldwise.data.schema import history_settings
 
 
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_blocks, "BLOCK", 5000)
-    monkeypatch.setattr(pieces, "PIECE_BLOCKS", 2)
-    monkeypatch.setattr(fit_shards, "SHARD_ROWS", 400)
+    monkeypatch.setattr(line_blocks, "BLOCK", 9000)
+    monkeypatch.setattr(pieces, "PIECE_BLOCKS", 1)
+    monkeypatch.setattr(fit_shards, "SHARD_ROWS", 600)
+    monkeypatch.setattr(time_shards, "RANGE_ROWS", 900)
 
 
 class Reversed(nullcontext["Reversed"]):
@@ -74,6 +76,32 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "by value": {"split_by": "user"},
     "by group": {"split_group": ("user",)},
     "weights": {"weight": "price"},
+    "history in folds": {"history": history_settings("user,user*rare", []), "any_order": False},
+    "history in folds of groups, fewer negatives": {
+        "history": history_settings("user*price", ["group=user,when", "interpolate=3"]),
+        "keep_negatives": 0.4,
+        "any_order": False,
+    },
+    "history that is proposed": {"history": history_settings("auto:2", [])},
+    "history in time": {"history": history_settings("user,rare*user,price", ["time=when", "parts=rate,count"])},
+    "rolling history in time": {
+        "history": history_settings("user,rare", ["time=when", "delay=500", "view=rolling"]),
+        "split_by": "when",
+    },
+    "history in time, parts in one another": {
+        "history": history_settings("user", ["time=when", "half_life=3000"]),
+        "split_by": "none",
+    },
+    "history that fades": {"history": history_settings("user", ["time=when", "half_life=3000"]), "split_by": "when"},
+    "history in a window": {
+        "history": history_settings("user,rare", ["time=when", "window=9000", "delay=100"]),
+        "split_by": "when",
+    },
+    "history in the order of rows, fewer negatives": {
+        "history": history_settings("user,rare", ["time=row", "delay=30"]),
+        "keep_negatives": 0.5,
+        "split_by": "row",
+    },
     "leaves": {"gbdt_leaves": 3},
 }
 
