@@ -216,7 +216,8 @@ def _add_leaves(work: _Work, encoder: Encoder, tally: Tally) -> None:
 def _leak(work: _Work, encoder: Encoder, tally: Tally) -> Leak | None:
     """The plainest leak between the training rows and those to judge by, noted."""
     held_out = next((part for part in ("valid", "test") if part in tally.rows), "")
-    leak = find_leak(work.stage, tally.rows, held_out, _plain_columns(encoder.schema)) if held_out else None
+    fields = _plain_columns(encoder.schema)
+    leak = find_leak(work.stage, tally.rows, held_out, fields, work.engine) if held_out else None
     if leak:
         history = encoder.schema.history
         in_folds = bool(history.keys) and not history.time

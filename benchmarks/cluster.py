@@ -1,0 +1,162 @@
+"""What `prepare --engine ray` costs beside `prepare` on one machine: rows a second of a worker, and where they go.
+
+    python benchmarks/cluster.py [--rows 2000000] [--history] [--unit FILE] [--folder DIR] [--workers 1,2]
+
+Generated raw Criteo rows, 39 fields. Each way is a process of its own. Processor seconds are those of the driver and of
+all tasks, without the seconds in which Ray and its workers start, which no number of rows changes. Then the same costs
+for more workers than this machine has: tasks are spread over them, what the driver does stays as it is. The folders
+must be the same, byte for byte. Other work on the machine makes seconds longer, and processor seconds hardly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import filecmp
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from prepare import KEYS, raw_file
+
+from fieldwise.data.encode.ray_engine import RayEngine, on_ray
+from fieldwise.data.recipes.asked import Asked
+from fieldwise.data.recipes.prepared import prepare_asked
+from fieldwise.data.schema import history_settings
+
+SIMULATED = (4, 16, 64, 256)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A function with the processor seconds that it took."""
+
+    function: Callable[[Any], Any]
+
+    def __call__(self, item: Any) -> tuple[Any, float]:
+        began = time.process_time()
+        found = self.function(item)
+        return found, time.process_time() - began
+
+
+@dataclass
+class Metered:
+    """Ray's engine; `steps` has the tasks and the processor seconds of each step."""
+
+    engine: RayEngine
+    steps: dict[str, list[float]] = field(default_factory=dict)
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+        plain = getattr(function, "function", function)
+        own = self.steps.setdefault(getattr(plain, "__name__", type(plain).__name__).strip("_"), [0, 0.0])
+        for found, seconds in self.engine.map(Timed(function), items):
+            own[0] += 1
+            own[1] += seconds
+            yield found
+
+    def check(self, paths: Any) -> None:
+        self.engine.check(paths)
+
+
+def prepared(path: Path, out: Path, workers: int, ray: bool, history: str) -> None:
+    """Prepares in this process, and prints what it took."""
+    past = history_settings(KEYS, ["time=row"] if history == "time" else []) if history else None
+    asked = Asked([path], recipe="criteo", threads=workers, history=past)
+    took: dict[str, Any] = {}
+
+    @contextmanager
+    def metered() -> Iterator[Metered]:
+        with on_ray(workers=workers) as engine:
+            meter = Metered(engine)
+            list(engine.map(time.sleep, [0.5] * 2 * workers))  # Until all workers are there.
+            began, driver = time.monotonic(), time.process_time()
+            yield meter
+            took.update(seconds=time.monotonic() - began, driver=time.process_time() - driver, steps=meter.steps)
+
+    began, driver = time.monotonic(), time.process_time()
+    prepare_asked(asked, out, engine=metered if ray else None)
+    if not ray:
+        took = {"seconds": time.monotonic() - began, "driver": time.process_time() - driver, "steps": {}}
+    print(json.dumps(took))
+
+
+def measured(*arguments: object) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--child", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    if done.returncode:
+        sys.exit(done.stderr[-2000:])
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found | {"tasks": sum(seconds for _, seconds in found["steps"].values())}
+
+
+def same(one: Path, other: Path) -> bool:
+    names = [
+        sorted(f.relative_to(folder).as_posix() for f in folder.rglob("*") if f.is_file()) for folder in (one, other)
+    ]
+    return names[0] == names[1] and not filecmp.cmpfiles(one, other, names[0], shallow=False)[1]
+
+
+def line(name: str, rows: int, took: dict[str, Any]) -> str:
+    processor = took["driver"] + took["tasks"]
+    return (
+        f"{name:24}{rows / took['seconds']:>10,.0f} rows/s {took['seconds']:7.1f} s  processor s: driver "
+        f"{took['driver']:6.1f}, tasks {took['tasks']:7.1f}, {1e6 * processor / rows:6.2f} us a row"
+    )
+
+
+def simulated(rows: int, took: dict[str, Any]) -> None:
+    """The seconds that these tasks would take on more workers: the driver's own overlap with them, or hold them up."""
+    for workers in SIMULATED:
+        seconds = max(took["driver"], took["tasks"] / workers)
+        print(f"  simulated, {workers:4} workers: {rows / seconds:>12,.0f} rows/s", flush=True)
+    print(f"  the driver alone takes as long as {took['tasks'] / took['driver']:.0f} workers with the tasks")
+
+
+def compare(folder: Path, path: Path, rows: int, workers: list[int], history: str) -> None:
+    print(f"{rows:,} rows x 39 fields{f', 10 keys with a history in {history}' if history else ''}")
+    ways = partial(measured, path)
+    one = ways(folder / "one", 1, 0, history)
+    print(line("one machine, 1 thread", rows, one), flush=True)
+    print(line("one machine, 2 threads", rows, ways(folder / "two", 2, 0, history)), flush=True)
+    for count in workers:
+        out = folder / f"ray{count}"
+        took = ways(out, count, 1, history)
+        print(line(f"ray, {count} workers", rows, took), flush=True)
+        share = one["driver"] / (took["driver"] + took["tasks"])
+        print(
+            f"  rows per processor second: {share:.2f} of one machine's; the same folder: {same(folder / 'one', out)}"
+        )
+    for step, (tasks, seconds) in took["steps"].items():
+        print(f"  {step:12}{tasks:6.0f} tasks {seconds:8.1f} processor s {1e6 * seconds / rows:6.2f} us a row")
+    simulated(rows, took)
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--child"]:
+        path, out, workers, ray, history = sys.argv[2:7]
+        prepared(Path(path), Path(out), int(workers), ray == "1", history)
+        return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--workers", default="1,2")
+    parser.add_argument("--history", action="store_true", help="also with ten keys' past, in folds and in time")
+    parser.add_argument("--unit", type=Path, help="two million rows that `simulate --layout raw` has written")
+    parser.add_argument("--folder", help="where the files go while they are needed")
+    asked = parser.parse_args()
+    workers = [int(count) for count in asked.workers.split(",")]
+    for history in ("", *(("folds", "time") if asked.history else ())):
+        with tempfile.TemporaryDirectory(dir=asked.folder) as name:
+            folder = Path(name)
+            compare(folder, raw_file(folder, asked.rows, given=asked.unit), asked.rows, workers, history)
+
+
+if __name__ == "__main__":
+    main()
