@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo distributed interpreter test check format clean
+.PHONY: demo distributed interpreter cluster test check format clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -35,11 +35,20 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
 interpreter: .venv/interpreter
 
-# Tests of sharded tables and of the GPU's kernels run where TorchRec and Triton can be had, and are skipped elsewhere.
+# Ray, for `prepare --engine ray`.
+.venv/cluster: .venv/ready
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[cluster]'
+	touch .venv/cluster
+
+cluster: .venv/cluster
+
+# Tests of sharded tables, of the GPU's kernels and of clusters run where TorchRec, Triton and Ray can be had, and are
+# skipped elsewhere.
 .PHONY: optional
 optional: .venv/ready
 	@$(MAKE) --no-print-directory distributed || echo "TorchRec cannot be installed here: tests of sharded tables are skipped"
 	@$(MAKE) --no-print-directory interpreter || echo "Triton cannot be installed here: tests of the GPU's kernels are skipped"
+	@$(MAKE) --no-print-directory cluster || echo "Ray cannot be installed here: tests of clusters are skipped"
 
 test: optional
 	$(PYTEST)

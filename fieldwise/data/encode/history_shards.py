@@ -68,8 +68,8 @@ def check_room(keys: int, history: History) -> None:
     most = history.settings.most_keys
     if keys + len(history.settings.keys) + 1 > most:
         raise ConfigError(
-            f"on a cluster no key of a history is dropped, found {keys:,} of most_keys={most:,}; set "
-            f"--history-set most_keys={2 * keys:,}".replace(",", "_")
+            f"on a cluster no key of a history is dropped, found {keys} of most_keys={most}; set --history-set "
+            f"most_keys={2 * keys}, or prepare on one machine"
         )
 
 

@@ -146,6 +146,8 @@ class RayEngine:
             where = f"the node {node['NodeManagerAddress']}"
             try:
                 version, unseen = self.ray.get(task, timeout=PATIENCE)
+            except self.ray.exceptions.TaskUnschedulableError:
+                continue  # it has left the cluster meanwhile
             except self.ray.exceptions.RayError as error:
                 raise FieldwiseError(f"{where} of the Ray cluster does not answer: {first_line(error)}") from None
             if version != fieldwise.__version__:

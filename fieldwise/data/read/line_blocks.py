@@ -30,6 +30,8 @@ FEW = 64 << 10
 # What a processor's cache holds while it is looked at more than once.
 LOOK = 128 << 10
 LINE_END = ord("\n")
+# How many times the wanted columns a file must have for these to be picked out.
+MANY_TIMES = 8
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,8 @@ def _has_empty_line(block: bytes) -> bool:
 
 def plain_rows(path: Path, lines: Lines, header: bool, some: range | None = None) -> Iterator[pa.Table]:
     """Tables of the wanted columns of a plain file, or of `some` of its blocks, in order; an empty cell is missing."""
-    return _in_blocks(path, lines, header, _parsed, some)
+    few = len(lines.columns) * MANY_TIMES <= len(lines.names)
+    return _in_blocks(path, lines, header, _picked if few else _parsed, some)
 
 
 def block_count(path: Path, header: bool) -> int:
@@ -172,6 +175,12 @@ def _cells(block: bytes, lines: Lines) -> pa.Table | Cells | _Fault:
     worth = FEW <= len(block) <= lines.longest
     cells = cells_of(block, lines.names, lines.columns, lines.delimiter) if worth else None
     return _parsed(block, lines) if cells is None else cells
+
+
+def _picked(block: bytes, lines: Lines) -> pa.Table | _Fault:
+    """The same for few of many columns: the cells of the others are passed over."""
+    found = _cells(block, lines)
+    return pa.table({name: found[name] for name in lines.columns}) if isinstance(found, Cells) else found
 
 
 def _parsed(block: bytes, lines: Lines) -> pa.Table | _Fault:
