@@ -14,6 +14,7 @@ import argparse
 import filecmp
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -123,17 +124,20 @@ def simulated(rows: int, took: dict[str, Any]) -> None:
 def compare(folder: Path, path: Path, rows: int, workers: list[int], history: str) -> None:
     print(f"{rows:,} rows x 39 fields{f', 10 keys with a history in {history}' if history else ''}")
     ways = partial(measured, path)
-    one = ways(folder / "one", 1, 0, history)
-    print(line("one machine, 1 thread", rows, one), flush=True)
     print(line("one machine, 2 threads", rows, ways(folder / "two", 2, 0, history)), flush=True)
     for count in workers:
-        out = folder / f"ray{count}"
-        took = ways(out, count, 1, history)
-        print(line(f"ray, {count} workers", rows, took), flush=True)
-        share = one["driver"] / (took["driver"] + took["tasks"])
-        print(
-            f"  rows per processor second: {share:.2f} of one machine's; the same folder: {same(folder / 'one', out)}"
-        )
+        # Before and after, because other work on the machine comes and goes.
+        one = [ways(folder / "one", 1, 0, history)]
+        took = ways(folder / f"ray{count}", count, 1, history)
+        alike = same(folder / "one", folder / f"ray{count}")
+        shutil.rmtree(folder / "one")
+        one.append(ways(folder / "one", 1, 0, history))
+        for each in one:
+            print(line("one machine, 1 thread", rows, each))
+        print(line(f"ray, {count} workers", rows, took))
+        share = sum(each["driver"] for each in one) / 2 / (took["driver"] + took["tasks"])
+        print(f"  rows per processor second: {share:.2f} of one machine's; the same folder: {alike}", flush=True)
+        shutil.rmtree(folder / "one")
     for step, (tasks, seconds) in took["steps"].items():
         print(f"  {step:12}{tasks:6.0f} tasks {seconds:8.1f} processor s {1e6 * seconds / rows:6.2f} us a row")
     simulated(rows, took)

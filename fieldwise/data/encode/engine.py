@@ -26,7 +26,7 @@ class Engine(Protocol):
     """Works on shards."""
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-        """The results in the order of the items; the error of the first item that has one."""
+        """The results in the order of the items, whose arrays may be read-only; the error of the first that has one."""
 
     def check(self, paths: Sequence[Path]) -> None:
         """Refuses to work where not every worker sees these files."""

@@ -120,15 +120,14 @@ class RayEngine:
 
     def _result(self, task: Any) -> Any:
         try:
-            good, packed = self.ray.get(task)
+            good, found = self.ray.get(task)
         except self.ray.exceptions.RayError as error:
             raise WorkerLost(
                 f"{RETRIES + 1} workers in a row were lost with the same shard: {first_line(error)}; "
                 "the same command goes on where it was"
             ) from None
-        found = pickle.loads(packed)
         if not good:
-            raise found
+            raise pickle.loads(found)
         return found
 
     def check(self, paths: Sequence[Path]) -> None:
@@ -157,12 +156,10 @@ class RayEngine:
                 raise FieldwiseError(f"all nodes must see the same files, {unseen} is not there ({where}); share it")
 
 
-def _work(name: str, box: list[Any], packed: bytes) -> tuple[bool, bytes]:
-    """What the function makes of an item, or its error; packed, so that it is nobody's shared memory."""
-    from ray import cloudpickle
-
+def _work(name: str, box: list[Any], packed: bytes) -> tuple[bool, Any]:
+    """What the function makes of an item; or its error, packed, which Ray would print."""
     try:
-        return True, cloudpickle.dumps(_known(name, box)(pickle.loads(packed)))
+        return True, _known(name, box)(pickle.loads(packed))
     except Exception as error:
         return False, _packed(error)
 

@@ -6,7 +6,7 @@ same rows and the same complaints.
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,8 @@ LOOK = 128 << 10
 LINE_END = ord("\n")
 # How many times the wanted columns a file must have for these to be picked out.
 MANY_TIMES = 8
+# How many times smaller their blocks may be, which then stay in a processor's cache.
+FINER = 16
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def _has_empty_line(block: bytes) -> bool:
 def plain_rows(path: Path, lines: Lines, header: bool, some: range | None = None) -> Iterator[pa.Table]:
     """Tables of the wanted columns of a plain file, or of `some` of its blocks, in order; an empty cell is missing."""
     few = len(lines.columns) * MANY_TIMES <= len(lines.names)
-    return _in_blocks(path, lines, header, _picked if few else _parsed, some)
+    return _in_blocks(path, lines, header, _picked if few else _parsed, some, FINER if some and few else 1)
 
 
 def block_count(path: Path, header: bool) -> int:
@@ -88,9 +90,10 @@ def _in_blocks(
     header: bool,
     parse: Callable[[bytes, Lines], Parsed | _Fault],
     some: range | None = None,
+    finer: int = 1,
 ) -> Iterator[Parsed]:
     passed = 0
-    blocks = _blocks(path, header, lines.longest, some)
+    blocks = _blocks(path, header, lines.longest, some, finer)
     for found in in_order(lambda block: parse(block, lines), blocks):
         if isinstance(found, _Fault):
             before = _lines_before(path, header, some.start) if some else 0
@@ -107,19 +110,25 @@ class _Fault:
     line: int
 
 
-def _blocks(path: Path, header: bool, longest: int, some: range | None = None) -> Iterator[bytes]:
-    """The file, or some of it, in blocks that end with a line; a line belongs to the block that it ends in."""
+def _blocks(path: Path, header: bool, longest: int, some: range | None = None, finer: int = 1) -> Iterator[bytes]:
+    """The file, or some of it, in blocks that end with a line; a line belongs to the block that it ends in.
+
+    `finer` blocks are as many times smaller.
+    """
+    size, left = BLOCK // finer, len(some) * BLOCK if some else math.inf
     with path.open("rb") as file:
         if header:
             file.readline()
         start = file.tell()
         rest = _begun(file, start, some.start) if some else b""
         file.seek(start + (some.start * BLOCK if some else 0))
-        for _ in some or itertools.count():
-            block = file.read(BLOCK)
+        while left > 0:
+            block = file.read(int(min(size, left)))
+            left -= size
             end = block.rfind(b"\n") + 1
             if end:
-                yield rest + block[:end]
+                # Of the block itself no further copy.
+                yield b"".join((rest, memoryview(block)[:end]))
                 rest = block[end:]
             else:
                 rest += block
