@@ -3,9 +3,9 @@
     python benchmarks/cluster.py [--rows 2000000] [--history] [--unit FILE] [--folder DIR] [--workers 1,2]
 
 Generated raw Criteo rows, 39 fields. Each way is a process of its own. Processor seconds are those of the driver and of
-all tasks, without the seconds in which Ray and its workers start, which no number of rows changes. Then the same costs
-for more workers than this machine has: tasks are spread over them, what the driver does stays as it is. The folders
-must be the same, byte for byte. Other work on the machine makes seconds longer, and processor seconds hardly.
+all tasks, without the seconds in which Ray and its workers start, which no number of rows changes; they stand beside
+those of as many threads of one process, before and after. Then the same costs for more workers than this machine has:
+tasks are spread over them, what the driver does stays as it is. The folders must be the same, byte for byte.
 """
 
 from __future__ import annotations
@@ -71,7 +71,13 @@ def prepared(path: Path, out: Path, workers: int, ray: bool, history: str) -> No
     """Prepares in this process, and prints what it took."""
     past = history_settings(KEYS, ["time=row"] if history == "time" else []) if history else None
     asked = Asked([path], recipe="criteo", threads=workers, history=past)
-    took: dict[str, Any] = {}
+    took: dict[str, Any] = {"writing": 0.0}
+    last = [0.0]
+
+    def progress(step: str, rows: int) -> None:
+        now = time.process_time()
+        took["writing"] += now - last[0] if step == "encoding" else 0.0
+        last[0] = now
 
     @contextmanager
     def metered() -> Iterator[Metered]:
@@ -80,12 +86,13 @@ def prepared(path: Path, out: Path, workers: int, ray: bool, history: str) -> No
             list(engine.map(time.sleep, [0.5] * 2 * workers))  # Until all workers are there.
             began, driver = time.monotonic(), time.process_time()
             yield meter
-            took.update(seconds=time.monotonic() - began, driver=time.process_time() - driver, steps=meter.steps)
+            ended = time.process_time()
+            took.update(seconds=time.monotonic() - began, driver=ended - driver, steps=meter.steps)
 
     began, driver = time.monotonic(), time.process_time()
-    prepare_asked(asked, out, engine=metered if ray else None)
+    prepare_asked(asked, out, progress=progress, engine=metered if ray else None)
     if not ray:
-        took = {"seconds": time.monotonic() - began, "driver": time.process_time() - driver, "steps": {}}
+        took |= {"seconds": time.monotonic() - began, "driver": time.process_time() - driver, "steps": {}}
     print(json.dumps(took))
 
 
@@ -114,30 +121,34 @@ def line(name: str, rows: int, took: dict[str, Any]) -> str:
 
 
 def simulated(rows: int, took: dict[str, Any]) -> None:
-    """The seconds that these tasks would take on more workers: the driver's own overlap with them, or hold them up."""
+    """The rows a second of very many rows on more workers: steps come one after the other, each as long as its tasks
+    on so many workers, but that of the ids no shorter than the driver takes to write and to digest them."""
+    steps = {step: seconds / rows for step, (_, seconds) in took["steps"].items()}
+    encoding, writing = steps.pop("Encoding"), took["writing"] / rows
     for workers in SIMULATED:
-        seconds = max(took["driver"], took["tasks"] / workers)
-        print(f"  simulated, {workers:4} workers: {rows / seconds:>12,.0f} rows/s", flush=True)
-    print(f"  the driver alone takes as long as {took['tasks'] / took['driver']:.0f} workers with the tasks")
+        each = sum(steps.values()) / workers + max(encoding / workers, writing)
+        print(f"  simulated, {workers:4} workers: {1 / each:>12,.0f} rows/s", flush=True)
+    print(
+        f"  the driver: {1e6 * writing:.2f} us a row, {took['driver'] - took['writing']:.1f} s for any number of rows"
+    )
 
 
 def compare(folder: Path, path: Path, rows: int, workers: list[int], history: str) -> None:
     print(f"{rows:,} rows x 39 fields{f', 10 keys with a history in {history}' if history else ''}")
     ways = partial(measured, path)
-    print(line("one machine, 2 threads", rows, ways(folder / "two", 2, 0, history)), flush=True)
     for count in workers:
         # Before and after, because other work on the machine comes and goes.
-        one = [ways(folder / "one", 1, 0, history)]
+        one = [ways(folder / "one", count, 0, history)]
         took = ways(folder / f"ray{count}", count, 1, history)
         alike = same(folder / "one", folder / f"ray{count}")
         shutil.rmtree(folder / "one")
-        one.append(ways(folder / "one", 1, 0, history))
+        one.append(ways(folder / "one", count, 0, history))
+        shutil.rmtree(folder / "one")
         for each in one:
-            print(line("one machine, 1 thread", rows, each))
+            print(line(f"one machine, {count} threads", rows, each))
         print(line(f"ray, {count} workers", rows, took))
         share = sum(each["driver"] for each in one) / 2 / (took["driver"] + took["tasks"])
         print(f"  rows per processor second: {share:.2f} of one machine's; the same folder: {alike}", flush=True)
-        shutil.rmtree(folder / "one")
     for step, (tasks, seconds) in took["steps"].items():
         print(f"  {step:12}{tasks:6.0f} tasks {seconds:8.1f} processor s {1e6 * seconds / rows:6.2f} us a row")
     simulated(rows, took)
