@@ -12,8 +12,11 @@ from fieldwise.config.errors import FieldwiseError, WorkerLost
 from fieldwise.config.interrupts import interrupts
 
 # Each module of fieldwise.commands registers its verbs; this order is the order of --help.
-GROUPS = ("data", "training", "results", "freshen", "studies", "exporting", "online", "speed")
-STOPPED = "stopped; `prepare`, `compare`, `study` and `tune` go on with the same command, `train` with --resume added"
+GROUPS = ("data", "training", "results", "freshen", "follow", "studies", "exporting", "online", "speed")
+STOPPED = (
+    "stopped; `prepare`, `compare`, `follow`, `study` and `tune` go on with the same command, "
+    "`train` with --resume added"
+)
 
 
 def main(arguments: list[str] | None = None) -> None:

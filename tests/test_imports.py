@@ -29,7 +29,7 @@ FLOORS = [
     {"train"},
     {"export", "abtest", "reporting", "speed"},
     {"serving"},
-    {"experiments"},
+    {"experiments", "follow"},
     {"studies"},
     {"commands"},
     {"cli"},

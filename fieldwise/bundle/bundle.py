@@ -25,7 +25,7 @@ from fieldwise.config.errors import BundleError, FieldwiseError
 from fieldwise.config.files import linked, whole_folder
 from fieldwise.config.options import arguments
 from fieldwise.config.settings import Config, config_from
-from fieldwise.data.encode.encoder import Encoder
+from fieldwise.data.encode.encoder import PAST_FILES, Encoder
 from fieldwise.data.schema import Layout, Schema
 
 if TYPE_CHECKING:
@@ -137,15 +137,27 @@ def write(
 
 
 def rewrite(origin: Bundle, out: Path, force: bool = False) -> None:
-    """Writes a copy of an opened bundle with its histories as they are now; all other files are copied."""
+    """Writes a copy of an opened bundle with its histories as they are now; all other files stay as they are."""
     with whole_folder(out, "bundle.json", force) as work:
-        shutil.copytree(origin.path, work, dirs_exist_ok=True)
+        copy_files(origin.path, work)
         for own in origin.members or (origin,):
             folder = work / own.path.relative_to(origin.path)
             if own.own_encoder.counts_rows:
+                for name in PAST_FILES:  # second names: who writes into one changes both
+                    (folder / "encoder" / name).unlink(missing_ok=True)
                 own.own_encoder.save_past(folder / "encoder")
                 _seal(folder)
         _seal(work)
+
+
+def copy_files(source: Path, out: Path) -> None:
+    """The files of a bundle or a run in another folder, by second names where they are never written into."""
+
+    def copied(one: str, other: str) -> None:
+        kept = Path(one).name in (CARD, "bundle.json")
+        shutil.copyfile(one, other) if kept else linked(one, other)
+
+    shutil.copytree(source, out, copy_function=copied, dirs_exist_ok=True)
 
 
 def _seal(work: Path) -> None:

@@ -185,7 +185,7 @@ def prepare(
         weight=weight,
         schema=Schema.load(schema) if schema else None,
         recipe=recipe,
-        shares=_shares(split) if split else None,
+        shares=shares_of(split) if split else None,
         split_by=split_by,
         split_group=listed(split_group),
         seed=seed,
@@ -285,7 +285,7 @@ def _known_encoder(source: Path, schema: Path | None) -> Encoder:
     return load_encoder(source)
 
 
-def _shares(text: str) -> tuple[float, float, float]:
+def shares_of(text: str) -> tuple[float, float, float]:
     try:
         first, second, third = (float(share) for share in text.split(","))
     except ValueError:

@@ -179,7 +179,7 @@ def tune(
     """
     from fieldwise.experiments import tune as room
 
-    seconds, held = _seconds(limit), [item.partition("=")[0].strip() for item in set_ or ()]
+    seconds, held = seconds_of(limit), [item.partition("=")[0].strip() for item in set_ or ()]
     chosen = {"model.name": model, "device": device, "seed": seed}
     settings = load_config(config, set_ or (), {k: v for k, v in chosen.items() if v not in ("", None)})
     folder, data = folder or Path("tune") / settings.model, _made(data, json)
@@ -235,7 +235,7 @@ def compare(
     for text in asked.notes:
         note(text)
     with ComparisonBar(json) as bar:
-        settings = (recipes, device, jobs, bar, asked.members, refit, _seconds(limit))
+        settings = (recipes, device, jobs, bar, asked.members, refit, seconds_of(limit))
         found = room.compare(asked.entrants, data, folder, asked.seeds, *settings)
     if json:
         print_json(found)
@@ -259,9 +259,9 @@ def compare(
     say(f"next: fieldwise predict {best['bundle']} FILE -o predictions.csv")
 
 
-def _seconds(text: str) -> float:
+def seconds_of(text: str, option: str = "--time", zero: bool = False) -> float:
     """90s, 30m or 2h in seconds; infinite if empty."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text)
-    if text and (found is None or float(found[1]) == 0):
-        raise ConfigError(f"--time takes a time such as 90s, 30m or 2h, found '{text}'")
+    if text and (found is None or (float(found[1]) == 0 and not zero)):
+        raise ConfigError(f"{option} takes a time such as 90s, 30m or 2h, found '{text}'")
     return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]] if found else math.inf

@@ -1,8 +1,10 @@
-"""Reads JSON and TOML files of a bundle; a malformed file becomes an error of one line."""
+"""Reads JSON and TOML files of a bundle, whose errors are one line; and journals, to which lines of JSON are added."""
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -38,6 +40,31 @@ def parsed(path: Path, parse: Callable[[str], Any] = json.loads) -> dict[str, An
     if not isinstance(values, dict):
         raise ValueError(f"expected an object, found a {type(values).__name__}")
     return values
+
+
+def read_journal(path: Path, mine: bool = True) -> list[dict[str, Any]]:
+    """The entries of a journal; a last line that a kill cut off is dropped, from the file too where it is `mine`."""
+    if not path.exists():
+        return []
+    found = path.read_bytes()
+    whole = found[: found.rfind(b"\n") + 1]
+    if mine and len(whole) < len(found):
+        os.truncate(path, len(whole))
+    return [json.loads(line) for line in whole.split(b"\n")[:-1]]
+
+
+def add_to_journal(path: Path, entry: dict[str, Any]) -> None:
+    """Adds a line that is on the disk when this returns; where the disk is full the journal stays as it was."""
+    line = json.dumps(entry).encode() + b"\n"
+    with path.open("ab", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        try:
+            if file.write(line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            os.fsync(file.fileno())
+        except OSError:
+            os.truncate(path, size)
+            raise
 
 
 def number(values: dict[str, Any], name: str) -> float:

@@ -1,4 +1,4 @@
-"""Ctrl-C, even if a library turns it into another exception."""
+"""Ctrl-C and SIGTERM, even if a library turns them into another exception."""
 
 from __future__ import annotations
 
@@ -7,6 +7,34 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+
+class Terminated(KeyboardInterrupt):
+    """A SIGTERM: what a Ctrl-C leaves whole it leaves whole too."""
+
+
+@contextmanager
+def terminations() -> Iterator[None]:
+    """Raises Terminated in the block at a SIGTERM, also where some other exception followed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pressed = False
+
+    def press(number: int, frame: FrameType | None) -> None:
+        nonlocal pressed
+        pressed = True
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, press)
+    try:
+        yield
+    except Exception as error:
+        if pressed:
+            raise Terminated from error
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

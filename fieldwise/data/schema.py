@@ -8,6 +8,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -425,7 +426,9 @@ class Schema:
             head |= {"history": {k: v for k, v in past if v != default[k]}}
         return dumps(head | {"field": tables})
 
+    # A comparison opens the same few folders again and again.
     @classmethod
+    @lru_cache(maxsize=16)
     def from_toml(cls, text: str, where: str) -> Schema:
         """Reads `to_toml`'s text; unknown keys are refused with the nearest name."""
         try:

@@ -54,11 +54,30 @@ def compare_pairs(
     return {"part": first.part, "rows": len(first.labels), "blocks": blocks, "pairs": results}
 
 
+def loss_gap(one: Predictions, other: Predictions, blocks: int = 0) -> tuple[float, float, int]:
+    """By how much the log loss of `one` is above that of `other` on the same rows, the standard error of that, and the
+    number of blocks. Neighbouring rows are alike, so the error is that of a mean over blocks, and not over rows."""
+    rows = len(one.labels)
+    blocks = _checked(blocks or min(BLOCKS, rows), rows)
+    weights = np.ones(rows) if one.weights is None else one.weights.astype(np.float64)
+    gaps = metrics.losses(one.labels, one.probabilities) - metrics.losses(other.labels, other.probabilities)
+    parts = np.array_split(np.arange(rows), blocks)
+    mean = float(np.average(gaps, weights=weights))
+    away = np.array([((gaps[part] - mean) * weights[part]).sum() for part in parts])
+    return mean, float(np.sqrt((away**2).sum() * blocks / (blocks - 1)) / weights.sum()), blocks
+
+
+def _checked(blocks: int, rows: int) -> int:
+    """A number of blocks into which rows can be divided."""
+    if not LEAST_BLOCKS <= blocks <= rows:
+        raise ConfigError(f"blocks must be from {LEAST_BLOCKS} to the number of rows, {rows:,}, found {blocks:,}")
+    return blocks
+
+
 def by_block(run: Predictions, blocks: int) -> dict[str, Floats]:
     """Log loss and AUC of each block; NaN if the block has no weight or, for the AUC, only one class."""
     rows = len(run.labels)
-    if not LEAST_BLOCKS <= blocks <= rows:
-        raise ConfigError(f"blocks must be from {LEAST_BLOCKS} to the number of rows, {rows:,}, found {blocks:,}")
+    blocks = _checked(blocks, rows)
     weights = np.ones(rows) if run.weights is None else run.weights.astype(np.float64)
     losses = metrics.losses(run.labels, run.probabilities) * weights
     parts = np.array_split(np.arange(rows), blocks)

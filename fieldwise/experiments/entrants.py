@@ -34,15 +34,15 @@ BEST = "best"
 # Chosen on validation rows of public sets (docs/training.md). Trees of one seed would differ in nothing from those of
 # another without drawn rows and columns.
 TREES: Mapping[str, Any] = {
-    "model.rounds": 2000,
-    "model.depth": 6,
-    "model.lr": 0.05,
-    "model.min_child_weight": 5.0,
+    "model.rounds": 3000,
+    "model.lr": 0.03,
     "model.subsample": 0.8,
+    "model.ranks_alone": True,
 }
 # A tree that lacks a column learns to do without its rates, as rows of new values must. Without rates each tree has
-# all columns, and each split half of them.
-WITH_RATES, WITHOUT_RATES = {"model.colsample": 0.5}, {"model.colsample_node": 0.5}
+# all columns, and each split half of them; it is deeper, as a rate says alone what takes several splits of ids.
+WITH_RATES = {"model.depth": 4, "model.colsample": 0.5}
+WITHOUT_RATES = {"model.depth": 6, "model.colsample_node": 0.5}
 # What models on rates have where no recipe says: beside rates, ids are best read in their order; and a rate is a
 # number, which a short vector holds, at half the price.
 ON_RATES: Mapping[str, Mapping[str, Any]] = {
@@ -50,8 +50,9 @@ ON_RATES: Mapping[str, Mapping[str, Any]] = {
     "fnn": {"model.dim": 16},
 }
 # On fewer rows than this FNN on rates needs no more: as good on public sets (docs/training.md), at half the price.
-# IPNN, which reads the ids alone, would answer new values worse.
-FEW_ROWS, NARROW = 100_000, {"fnn": {"model.hidden": (200, 200)}}
+# IPNN, which reads the ids alone, would answer new values worse. LR would not come to its end in the epochs it has.
+FEW_ROWS = 100_000
+ON_FEW: Mapping[str, Mapping[str, Any]] = {"fnn": {"model.hidden": (200, 200)}, "lr": {"train.lr": 0.02}}
 # More rows bear more trees.
 MORE_ROUNDS = 1.1
 NO_XGBOOST = "gbdt is left out: it needs XGBoost, which is not installed (pip install fieldwise[gbdt])"
@@ -92,13 +93,16 @@ def entrants(text: str, data: Path) -> tuple[list[Entrant], list[str]]:
 def _usual(data: Path) -> list[Entrant]:
     """Trees, LR and FNN on rates, where there are any, and models of products on the ids; cheap ones first."""
     suffix = f"-{FOLDER}" if offered(data / FOLDER) else ""
-    # Without categories only numbers are finer there, of which trees know the ranks.
-    trees = [f"gbdt-{FOLDER}", f"gbdt-{ORDER}"] if offered(data / ORDER) else ["gbdt"]
     few = Dataset.open(data).parts["train"].rows < FEW_ROWS
-    more = {"gbdt": {**TREES, **WITHOUT_RATES}} if trees == ["gbdt"] else {}
-    more |= NARROW if suffix and few else {}
+    # Without categories only numbers are finer there, of which trees know the ranks. With them rates say more, but on
+    # few rows they overfit where numbers matter most.
+    on_rates = [f"gbdt-{FOLDER}", f"gbdt-{ORDER}"] if offered(data / ORDER) else []
+    trees = [*on_rates, *(["gbdt"] if few or not on_rates else [])]
+    more = {"gbdt": {**TREES, **WITHOUT_RATES}}
+    if suffix and few:
+        more |= {f"{model}{suffix}": dict(own) for model, own in ON_FEW.items()}
     found = [_entrant(name, data) for name in (*trees, "fm", f"lr{suffix}", "ipnn", f"fnn{suffix}")]
-    return [replace(one, settings={**more.get(one.model, {}), **one.settings}) for one in found]
+    return [replace(one, settings={**more.get(one.name, {}), **one.settings}) for one in found]
 
 
 def model_of(name: str) -> str:

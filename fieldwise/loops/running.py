@@ -6,9 +6,9 @@ One thread writes each row, in a fixed order, so that the result does not depend
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,9 @@ from torch import Tensor
 
 # Rows that are worth a thread. For fewer than this, the formula is done before the loops are loaded.
 ROWS_PER_THREAD = 100
+# A step of no more rows and fewer products is not worth a second thread: OpenMP's threads mostly wait for each other
+# then, and they wait by running, which on a busy machine takes ten times the processor time of the step.
+SMALL_STEP, SMALL_PRODUCTS = 256, 50_000_000
 BODY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
@@ -34,6 +37,18 @@ def array(tensor: Tensor) -> NDArray[Any]:
 def threads_for(count: int) -> int:
     """How many threads to use for `count` rows of a batch."""
     return max(1, min(torch.get_num_threads(), count // ROWS_PER_THREAD))
+
+
+@contextmanager
+def threads_worth(rows: int, weights: int) -> Iterator[None]:
+    """Within, torch has one thread if steps of this many rows, each times this many weights, are small."""
+    before = torch.get_num_threads()
+    small = rows <= SMALL_STEP and rows * weights < SMALL_PRODUCTS
+    torch.set_num_threads(1 if small else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def on_threads(action: Callable[[int, int, int], Any], size: int, threads: int) -> list[Any]:

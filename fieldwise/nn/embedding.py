@@ -224,8 +224,10 @@ class Embedding(nn.Module):
         # Buffers, because a captured step cannot copy lists from the host.
         for number, fields in enumerate(groups.values()):
             self.register_buffer(f"columns{number}", torch.tensor(layout.columns_of(fields)), persistent=False)
-        order = torch.tensor([f for fields in groups.values() for f in fields]).argsort()
-        self.register_buffer("order", order, persistent=False)
+        # Sorted by Python: on the meta device, where models are counted, torch's sort loads its compiler's algebra.
+        placed = [f for fields in groups.values() for f in fields]
+        order = sorted(range(len(placed)), key=placed.__getitem__)
+        self.register_buffer("order", torch.tensor(order), persistent=False)
 
     def forward(self, ids: Tensor) -> Tensor:
         if len(self.tables) == 1:

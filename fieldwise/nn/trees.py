@@ -59,6 +59,7 @@ def gbdt(
     onehot: int = 4,
     cat_threshold: int = 64,
     members: int = 32,
+    ranks_alone: bool = False,
     threads: int = 0,
 ) -> Trees:
     """Gradient-boosted decision trees (XGBoost): trees are added until validation log loss stops falling."""
@@ -76,14 +77,15 @@ def gbdt(
         "learning_rate": lr,
         "min_child_weight": min_child_weight,
         "subsample": subsample,
-        __import__("os").environ.get("COLS", "colsample_bytree"): colsample,
+        "colsample_bytree": colsample,
+        "colsample_bynode": colsample_node,
         "reg_lambda": l2,
         "max_bin": bins,
         "max_cat_to_onehot": onehot,
         "max_cat_threshold": cat_threshold,
         "nthread": threads,
     }
-    return Trees(sizes, settings, rounds, patience, categories, members)
+    return Trees(sizes, settings, rounds, patience, (categories, members, ranks_alone))
 
 
 def threads_for(cells: int) -> int:
@@ -100,11 +102,11 @@ class Trees:
     reads_ranks = True
 
     def __init__(
-        self, layout: Layout, settings: dict[str, Any], rounds: int, patience: int, categories: int, members: int
+        self, layout: Layout, settings: dict[str, Any], rounds: int, patience: int, reading: tuple[int, int, bool]
     ) -> None:
         self.layout, self.settings, self.rounds, self.patience = layout, settings, rounds, patience
         # Training always grows new trees, so that later ids need no special treatment.
-        self.features = Features(replace(layout, first_sizes=()), categories, members)
+        self.features = Features(replace(layout, first_sizes=()), *reading)
         self.xgboost = load_xgboost("model gbdt")
         self.booster: Any = None
 

@@ -17,7 +17,7 @@ from fieldwise.nn.trees import Trees
 from fieldwise.train.runs import Run
 
 # Rounds between two lines of the log.
-LOG_ROUNDS = 10
+LOG_ROUNDS = 25
 
 
 class Boosting(Run):

@@ -32,6 +32,7 @@ from fieldwise.config.settings import Config, TrainSettings
 from fieldwise.data.batches import rows_of_batches, steps_per_epoch
 from fieldwise.data.dataset import Dataset, Part
 from fieldwise.data.encode.encoder import Encoder
+from fieldwise.loops.running import threads_worth
 from fieldwise.models import MODELS, named, options
 from fieldwise.nn.model import Model
 from fieldwise.nn.trees import Trees
@@ -225,6 +226,12 @@ class Network(Run):
 
     def fit(self, progress: Progress) -> None:
         """Epochs of steps, an evaluation after each, until validation log loss stops falling."""
+        weights = sum(weight.numel() for weight in self.model.dense_weights["weights"])
+        # Compiled steps of models without such weights choose their threads by themselves.
+        with threads_worth(self.settings.batch_size, weights) if weights else nullcontext():
+            self._steps(progress)
+
+    def _steps(self, progress: Progress) -> None:
         state, plan = self.state, Plan(self.settings, self.steps, distributed.anyone if self.cut else bool)
         progress.start(self.part.rows, self.settings.epochs, state.step // self.steps * self.part.rows)
         self._log_start(progress)

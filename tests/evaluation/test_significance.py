@@ -15,7 +15,7 @@ from fieldwise.config.settings import load_config
 from fieldwise.data.encode.prepare import prepare
 from fieldwise.data.world import World
 from fieldwise.evaluation import metrics
-from fieldwise.evaluation.significance import by_block, compare_pairs, sentences, signed_rank
+from fieldwise.evaluation.significance import by_block, compare_pairs, loss_gap, sentences, signed_rank
 from fieldwise.reporting.report import differences, write_report
 from fieldwise.train.loop import train
 
@@ -87,6 +87,30 @@ def test_the_direction_is_right_whichever_is_named_first():
         named["good"][0].labels, named["good"][0].probabilities
     )
     assert first["log_loss"]["mean"] == pytest.approx(gain)  # blocks of 80 rows each
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_gap_is_that_of_both_log_losses_and_its_error_that_of_blocks(weighted):
+    random = np.random.default_rng(1)
+    labels, weights = random.integers(0, 2, 120).astype(np.uint8), random.random(120).astype(np.float32)
+    probabilities = random.uniform(0.1, 0.9, (2, 120))
+    one, other = (Predictions("test", labels, own, weights if weighted else None) for own in probabilities)
+    gap, error, blocks = loss_gap(one, other, 10)
+    both = [metrics.evaluate(each.labels, each.probabilities, each.weights)["log_loss"] for each in (one, other)]
+    assert gap == pytest.approx(both[0] - both[1], abs=1e-12)
+    weights = weights if weighted else np.ones(120)
+    away = []
+    for block in range(10):
+        total = 0.0
+        for row in range(12 * block, 12 * block + 12):
+            loss = [-np.log(p if y else 1 - p) for y, p in zip(one.labels, one.probabilities, strict=True)][row]
+            rival = [-np.log(p if y else 1 - p) for y, p in zip(one.labels, other.probabilities, strict=True)][row]
+            total += weights[row] * (loss - rival - gap)
+        away.append(total / weights.sum(dtype=float))
+    assert error == pytest.approx(np.sqrt(sum(one**2 for one in away) * 10 / 9))
+    assert blocks == 10
+    with pytest.raises(ConfigError, match="blocks must be from 6"):
+        loss_gap(one, other, 3)
 
 
 def test_models_of_equal_worth_are_not_told_apart():

@@ -283,6 +283,7 @@ def test_the_usual_models_read_rates_where_they_are_and_the_best_predicts(recipe
     assert [(entrant.name, entrant.data) for entrant in found] == [
         ("gbdt-rates", data / "rates"),
         ("gbdt-order", data / "order"),
+        ("gbdt", data),
         ("fm", data),
         ("lr-rates", data / "rates"),
         ("ipnn", data),

@@ -82,3 +82,15 @@ def test_each_part_is_done_once_and_errors_come_back(monkeypatch, openmp):
 
     with pytest.raises(ValueError, match="part 1"):
         running.on_threads(failing, 10, 2)
+
+
+@pytest.mark.parametrize(("rows", "weights", "threads"), [(50, 200_000, 1), (256, 200_000, 2), (500, 1000, 2)])
+def test_only_a_small_step_has_one_thread(rows, weights, threads):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with running.threads_worth(rows, weights):
+            assert torch.get_num_threads() == threads
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -114,6 +114,18 @@ def test_the_seed_decides():
     assert (one != other).any()
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *(("rounds", 9), ("depth", 2), ("lr", 0.1), ("min_child_weight", 30.0), ("subsample", 0.5), ("l2", 50.0)),
+        *(("colsample", 0.4), ("colsample_node", 0.4), ("bins", 3), ("categories", 3), ("members", 0)),
+        *(("onehot", 100), ("cat_threshold", 1)),
+    ],
+)
+def test_each_option_changes_the_trees(option, value):
+    assert (grown()[1] != grown(**{option: value})[1]).any()
+
+
 def test_weighted_rows_count_by_their_weight():
     part = drawn()
     doubled = Part(np.concatenate([part.ids, part.ids]), np.concatenate([part.labels, part.labels]))

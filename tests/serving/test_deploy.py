@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import typer
 
-from fieldwise.commands import online
+from fieldwise.commands import follow, online
 from fieldwise.export.export import write_network
 from fieldwise.serving.guard import OPEN
 from fieldwise.serving.meters import PATHS, Meters
@@ -26,18 +26,23 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "examples" / "deploy"
 
 
-def served_with(words: list[str]) -> dict[str, Any]:
-    """The options of a `fieldwise serve ...`, by the command line's own reading; an unknown one is an error."""
+def options_of(words: list[str], expected: str) -> dict[str, Any]:
+    """The options of a `fieldwise VERB ...`, by the command line's own reading; an unknown one is an error."""
     program, verb, *arguments = words
-    assert (Path(program).name, verb) == ("fieldwise", "serve")
-    command: Any = typer.main.get_command(online.app)
-    return dict(command.commands["serve"].make_context("serve", arguments).params)
+    assert (Path(program).name, verb) == ("fieldwise", expected)
+    room = {"serve": online, "follow": follow}[verb]
+    command: Any = typer.main.get_command(room.app)
+    return dict(command.commands[verb].make_context(verb, arguments).params)
 
 
-def unit() -> configparser.ConfigParser:
+def served_with(words: list[str]) -> dict[str, Any]:
+    return options_of(words, "serve")
+
+
+def unit(name: str = "fieldwise.service") -> configparser.ConfigParser:
     found = configparser.ConfigParser(strict=False, interpolation=None, comment_prefixes="#")
     found.optionxform = str  # type: ignore[assignment, method-assign]
-    found.read_string((DEPLOY / "fieldwise.service").read_text(encoding="utf-8"))
+    found.read_string((DEPLOY / name).read_text(encoding="utf-8"))
     return found
 
 
@@ -60,11 +65,26 @@ def test_the_unit_starts_a_server_that_there_is() -> None:
     assert all(path.startswith(home) for path in (options["log"], str(options["sources"][0])))
 
 
+def test_the_unit_beside_it_follows_the_bundle_that_is_served() -> None:
+    server, follower = (unit(name)["Service"] for name in ("fieldwise.service", "fieldwise-follow.service"))
+    served = served_with(shlex.split(server["ExecStart"]))
+    followed = options_of(shlex.split(follower["ExecStart"]), "follow")
+    assert [followed["bundle"]] == served["sources"]
+    assert followed["token_file"] == served["token_file"]
+    assert followed["server"] == [f"http://127.0.0.1:{served['port']}"]
+    assert (followed["once"], followed["status"]) == (False, False)
+    # What SIGTERM ends is no failure.
+    assert follower["SuccessExitStatus"] == "143"
+    same = ("User", "StateDirectory", "LoadCredential", "ProtectSystem")
+    assert [follower[name] for name in same] == [server[name] for name in same]
+
+
+@pytest.mark.parametrize("name", ["fieldwise.service", "fieldwise-follow.service"])
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
-def test_systemd_finds_no_fault_in_the_unit() -> None:
-    command = ["systemd-analyze", "verify", str(DEPLOY / "fieldwise.service")]
+def test_systemd_finds_no_fault_in_the_unit(name: str) -> None:
+    command = ["systemd-analyze", "verify", str(DEPLOY / name)]
     said = subprocess.run(command, capture_output=True, text=True, check=False).stderr
-    faults = [line for line in said.splitlines() if "fieldwise.service" in line]
+    faults = [line for line in said.splitlines() if name in line]
     # The program is not installed where the unit expects it.
     assert [line for line in faults if "is not executable: No such file" not in line] == []
 

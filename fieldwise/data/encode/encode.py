@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fieldwise.config.documents import read_journal
 from fieldwise.data.dataset import OTHER_IDS, ArrayFile, Tally, array_file, write_facts
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.engine import Engine, Threads
 from fieldwise.data.encode.leaves import MOST_ROWS, Leaves
-from fieldwise.data.encode.stage import read_journal
 from fieldwise.data.encode.staged import LABEL, WEIGHT, Progress, read_staged, staged_files, staged_rows
 from fieldwise.data.encode.timeline import is_there, other_file, past_file, past_of
 from fieldwise.data.encode.unseen import shares_to_hide

@@ -25,13 +25,17 @@ from fieldwise.config.documents import parsed
 from fieldwise.config.errors import BundleError, DataError, missing_column
 from fieldwise.data.encode.cell_codes import CellCodes
 from fieldwise.data.encode.leaves import Leaves
+from fieldwise.data.history.history import FILES as HISTORY_FILES
 from fieldwise.data.history.history import History
+from fieldwise.data.history.sequences import FILE as SEQUENCES_FILE
 from fieldwise.data.history.sequences import Pasts
 from fieldwise.data.kinds.kind import BY_BUCKET, FIRST, Code, Field, id_columns
 from fieldwise.data.kinds.ranks import rank_code
 from fieldwise.data.read.cells import Cells
 from fieldwise.data.schema import Layout, Schema
 
+# The files of an encoder that `save_past` writes.
+PAST_FILES = (*HISTORY_FILES, SEQUENCES_FILE)
 # What threads share is made once.
 MAKING = threading.Lock()
 # Every field's entry in encoder.json has these, of whatever kind it is.

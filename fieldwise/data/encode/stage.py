@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fieldwise.config.documents import read_journal
 from fieldwise.config.errors import ConfigError, DataError, missing_column, unknown
 from fieldwise.data.dataset import PARTS, Level, Tally
 from fieldwise.data.draws import NEGATIVES, skip, stream
@@ -297,16 +298,6 @@ def check_training(rows: int, positives: int, label: str, where: str) -> None:
             f"label '{label}' is always {1 if positives else 0} in the {rows} training rows; "
             f"a model needs both 0 and 1 ({where})"
         )
-
-
-def read_journal(path: Path) -> list[dict[str, Any]]:
-    """The entries of a journal; a last line that a kill cut off is dropped, from the file too."""
-    if not path.exists():
-        return []
-    text = path.read_text(encoding="utf-8")
-    whole = text[: text.rfind("\n") + 1]
-    path.write_text(whole, encoding="utf-8")
-    return [json.loads(line) for line in whole.splitlines()]
 
 
 def _sliced(chunks: Iterator[pa.Table]) -> Iterator[pa.Table]:

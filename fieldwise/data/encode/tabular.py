@@ -4,7 +4,7 @@
   mean of its ids; a missing one is NaN, for which each split learns a side;
 - a category of a field with at most `categories` ids is one of XGBoost's own categories: a split sends a set of them
   left; in a larger field it is its id, which is its rank by frequency; where its words are numbers, it also is the
-  rank of its number, in a column of its own;
+  rank of its number, in a column of its own, or with `ranks_alone` that only;
 - a set is the count of its members, and a 0/1 column for each of its first `members` ids: missing, other, and then
   the most frequent ones (of a hashed field, just some).
 """
@@ -32,6 +32,7 @@ class Features:
     layout: Layout
     categories: int = 10_000
     members: int = 32
+    ranks_alone: bool = False
 
     def __call__(self, ids: NDArray[np.int32]) -> NDArray[np.float32]:
         found = np.empty((len(ids), len(self.kinds)), dtype=np.float32)
@@ -59,8 +60,8 @@ class Features:
         """A field's ids (n, width) and its ranks (n,), if it has any -> its features, (n,) each."""
         if rank is not None:
             yield np.where(rank <= MISSING, np.nan, rank)
-        if ordered and rank is not None:
-            return
+            if ordered or self.ranks_alone:
+                return
         if ordered:
             used = own != PAD
             yield np.where(own[:, 0] == MISSING, np.nan, own.sum(axis=1, where=used) / used.sum(axis=1))
@@ -95,8 +96,8 @@ class Features:
         for field, size in enumerate(self.layout.first_sizes or self.layout.sizes):
             if field in ranked:
                 found.append(("q", size))
-            if field in ranked and field in ordered:
-                continue
+                if field in ordered or self.ranks_alone:
+                    continue
             if field not in ordered and self.layout.widths[field] > 1:
                 found += [("q", size)] + [("i", size)] * self._members(field)
             else:

@@ -2,8 +2,8 @@
 
 Networks have a vector for each id and want few; trees cut a number anywhere. They know its order alone, so that a rank
 among many buckets is to them the number itself. A category keeps its ids beside the rank: it may be read both ways. It
-has a rank if its order tells of the labels, or if most of its values are too rare for an id: of a name that is a number
-the order means nothing, and a new one would pass for its neighbour.
+has a rank if its values are few, such as a count of calls, if its order tells of the labels, or if most of its values
+are too rare for an id: of a name that is a number the order means nothing, and a new one would pass for its neighbour.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from fieldwise.data.kinds.buckets import Floats, Histogram, quantile_thresholds
 from fieldwise.data.kinds.category import CategoryField, WordCode
 from fieldwise.data.kinds.counted import Counted
 from fieldwise.data.kinds.kind import Code, Field
-from fieldwise.data.kinds.number import BucketCode, NumberField
+from fieldwise.data.kinds.number import FEW_VALUES, BucketCode, NumberField
 from fieldwise.data.kinds.samples import plain_numbers
 
 # Buckets of ranks: several times as many as trees cut a number into (XGBoost's max_bin), and few beside a vocabulary.
 RANKS = 1024
-# A category of so few values has no need of an order: trees send any of them to either side.
+# Stretches of so few values say nothing of an order.
 FEW = 10
 # How many times the variance between single values that between stretches of them must be; and of how many stretches.
 ORDERED, STRETCHES = 5.0, 32
@@ -48,13 +48,15 @@ def _numbers(code: Code, column: Counted) -> Histogram | None:
     if isinstance(field, NumberField) and field.buckets in ("quantile", "tree"):
         seen = column.histogram
         return seen if len(seen.values) > len(code.state["thresholds"]) + 1 else None
-    if not isinstance(field, CategoryField) or not isinstance(code, WordCode) or len(code.vocabulary) <= FEW:
+    # One split has all that two values can say.
+    if not isinstance(field, CategoryField) or not isinstance(code, WordCode) or len(code.vocabulary) <= 2:
         return None
     if plain_numbers(code.texts) is None:
         return None
     seen = column.histogram
+    few = len(seen.values) <= FEW_VALUES
     rare = 2 * len(seen.values) > seen.counts.sum()
-    return seen if rare or order_tells(seen) > ORDERED else None
+    return seen if few or rare or order_tells(seen) > ORDERED else None
 
 
 def order_tells(seen: Histogram) -> float:

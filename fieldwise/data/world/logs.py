@@ -58,6 +58,7 @@ def write_log(
         raise DataError(f"expected a name ending in .csv, .tsv, .txt (or these with .gz) or .parquet, found {path}")
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
             writer = None
             for log in world.chunks(rows, seed, first_day=first_day, last_day=last_day):

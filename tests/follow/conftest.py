@@ -1,0 +1,3 @@
+from tests.follow.days import runs
+
+__all__ = ["runs"]
