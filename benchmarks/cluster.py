@@ -72,12 +72,14 @@ def prepared(path: Path, out: Path, workers: int, ray: bool, history: str) -> No
     past = history_settings(KEYS, ["time=row"] if history == "time" else []) if history else None
     asked = Asked([path], recipe="criteo", threads=workers, history=past)
     took: dict[str, Any] = {"writing": 0.0}
-    last = [0.0]
+    last: tuple[str, float] = "", 0.0
 
     def progress(step: str, rows: int) -> None:
+        nonlocal last
         now = time.process_time()
-        took["writing"] += now - last[0] if step == "encoding" else 0.0
-        last[0] = now
+        # Before the first ids are there, what is saved is as large as there are values and keys, not rows.
+        took["writing"] += now - last[1] if step == last[0] == "encoding" else 0.0
+        last = step, now
 
     @contextmanager
     def metered() -> Iterator[Metered]:

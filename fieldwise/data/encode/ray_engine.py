@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import pickle
 import socket
+import sys
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,7 +34,7 @@ def on_ray(address: str = "", workers: int = 0) -> Iterator[RayEngine]:
     ray = _imported()
     address = address or os.environ.get("RAY_ADDRESS", "")
     begun_here = not ray.is_initialized()
-    with _quiet(ray):
+    with _quiet():
         if begun_here:
             _connect(ray, address, workers)
         try:
@@ -80,16 +81,18 @@ def _check_address(address: str) -> None:
 
 
 @contextmanager
-def _quiet(ray: Any) -> Iterator[None]:
+def _quiet() -> Iterator[None]:
     """Keeps Ray from saying on standard output, in hundreds of lines, which worker was lost: its shard comes again."""
-    worker = ray._private.worker
+    worker: Any = sys.modules.get("ray._private.worker")
     before = getattr(worker, "print_to_stdstream", None)
+    if before is None:
+        yield
+        return
     worker.print_to_stdstream = lambda *data, **more: None
     try:
         yield
     finally:
-        if before:
-            worker.print_to_stdstream = before
+        worker.print_to_stdstream = before
 
 
 class RayEngine:

@@ -42,8 +42,7 @@ class Reversed(nullcontext["Reversed"]):
         assert all(path.exists() for path in paths)
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-        import cloudpickle
-
+        cloudpickle = pytest.importorskip("cloudpickle")
         packed = cloudpickle.dumps(function)
         return iter([cloudpickle.loads(packed)(item) for item in reversed(list(items))][::-1])
 
