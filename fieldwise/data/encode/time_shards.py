@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fieldwise.config.errors import DataError
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.engine import Engine
-from fieldwise.data.encode.history_shards import FOLDER, StagedFile, check_room, files_of, in_range, save_whole
+from fieldwise.data.encode.history_shards import FOLDER, StagedFile, check_room, files_of, save_whole
 from fieldwise.data.encode.stage import DROPPED
 from fieldwise.data.encode.staged import LABEL, Progress, read_staged
 from fieldwise.data.encode.timeline import other_file, own_past_file, past_file, row_moments, staged_columns
@@ -118,14 +118,13 @@ class _Sorting:
         save_whole(log.path(number, "labels"), chunk[LABEL].to_numpy())
         keys = self.encoder.keys(chunk)
         for column in range(log.columns + 1):
-            # In the order of keys, and so of their ranges; rows of one key stay in theirs.
-            order = np.argsort(keys[:, column], kind="stable")
-            own = keys[order, column]
-            ranges = log.ranges_of(column)
+            ranges = len(log.ranges_of(column))
+            # The first bits of a key say its range; the rows of a range stay in their order.
+            own = ((keys[:, column] >> np.uint64(48)).astype(np.int64) * ranges >> 16).astype(np.uint16)
+            order = np.argsort(own, kind="stable")
             save_whole(log.path(number, "rows", column), order.astype(np.uint32))
-            save_whole(log.path(number, "keys", column), own)
-            starts = [in_range(own, one, len(ranges)).start for one in ranges]
-            save_whole(log.path(number, "starts", column), np.array([*starts, len(own)]))
+            save_whole(log.path(number, "keys", column), keys[order, column])
+            save_whole(log.path(number, "starts", column), np.searchsorted(own[order], np.arange(ranges + 1)))
         return _Span(len(chunk), float(times.min()), float(times.max()))
 
 
@@ -178,15 +177,16 @@ class _Replays:
 
     def __call__(self, work: tuple[int, int]) -> int:
         rows = self._rows(*work)
-        state, found = self._seen(rows, np.array([file.trains for file in self.log.files])[rows.files])
+        state, keys, found = self._seen(rows, np.array([file.trains for file in self.log.files])[rows.files])
         for name, values in (*state.counts.state().items(), *found.items()):
             save_whole(self.log.result(*work, name), values)
         ends = np.searchsorted(rows.files, np.arange(len(self.log.files) + 1))
         save_whole(self.log.result(*work, "ends"), ends)
-        return len(np.unique(rows.keys))
+        return keys
 
-    def _seen(self, rows: _Rows, trains: NDArray[np.bool_]) -> tuple[History, dict[str, Floats]]:
-        """The history after the training rows, and what rows see in each view: counts and positives (n, 2)."""
+    def _seen(self, rows: _Rows, trains: NDArray[np.bool_]) -> tuple[History, int, dict[str, Floats]]:
+        """The history after the training rows; how many keys it has after all rows, at most; and what rows see in each
+        view: counts and positives (n, 2)."""
         training, others = np.flatnonzero(trains), np.flatnonzero(~trains)
         # With no key of its own it counts the one that all rows have, which is the range's.
         state, past = History(replace(self.settings, keys=())), np.zeros((len(trains), 2))
@@ -197,24 +197,23 @@ class _Replays:
             every = np.zeros_like(past)
             _replay(start, rows, np.concatenate([training, others]), every)
             past[others] = every[others]
-            return state, {"past": past}
-        _replay(copy.deepcopy(state), rows, others, past)
+            return state, _keys(start), {"past": past}
+        rolled = copy.deepcopy(state)
+        _replay(rolled, rows, others, past)
         if not self.view:
-            return state, {"past": past}
+            return state, _keys(rolled), {"past": past}
         held, frozen = rows.only(others), past.copy()
         times = held.times if self.settings.clock else np.full(len(others), state.after)
         frozen[others] = state.counted(held.keys, times)[:, 0]
         both = (frozen, past) if self.view == "frozen" else (past, frozen)
-        return state, dict(zip(("past", "other"), both, strict=True))
+        return state, _keys(rolled), dict(zip(("past", "other"), both, strict=True))
 
     def _rows(self, column: int, number: int) -> _Rows:
         found = []
         for file in range(len(self.log.files)):
             first, last = self.log.load(file, "starts", column)[number : number + 2].tolist()
             own = np.array(self.log.load(file, "rows", column)[first:last])
-            # The order of the log, which is that of rows.
-            order = np.argsort(own)
-            own, keys = own[order], self.log.load(file, "keys", column)[first:last][order]
+            keys = np.array(self.log.load(file, "keys", column)[first:last])
             labels, times = (np.array(self.log.load(file, name)[own]) for name in ("labels", "times"))
             found.append((np.full(len(own), file), keys[:, None], labels, times))
         return _Rows(*(np.concatenate(own) for own in zip(*found, strict=True)))
@@ -225,6 +224,11 @@ def _replay(state: History, rows: _Rows, wanted: NDArray[np.int64], found: Float
     order = wanted[np.argsort(rows.times[wanted], kind="stable")]
     own = rows.only(order)
     found[order] = state.replayed(own.keys, own.labels, own.times)[:, 0]
+
+
+def _keys(state: History) -> int:
+    """How many keys a history has or will have, at most."""
+    return state.counts.used + len(np.unique(state.waiting.keys[state.added :]))
 
 
 def _run_on(state: History, end: float) -> None:
@@ -298,5 +302,5 @@ class _Gathering:
         for one in log.ranges_of(column):
             # Ranges have the rows of one file after the other.
             first, last = np.load(log.result(column, one, "ends"), mmap_mode="r")[number : number + 2].tolist()
-            own = np.sort(order[int(starts[one]) : int(starts[one + 1])])
+            own = order[int(starts[one]) : int(starts[one + 1])]
             found[own] = np.load(log.result(column, one, name), mmap_mode="r", allow_pickle=False)[first:last]
