@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo distributed interpreter cluster test check format clean
+.PHONY: demo interpreter cluster test check format clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -10,9 +10,8 @@ BIN := .venv/bin
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,gbdt,tune,serve]'
 	touch .venv/ready
 
-# TorchRec, for `train --tables sharded`. It asks for the CUDA build of FBGEMM, so no extra of the package can name it:
-# its needs first, then it and the CPU build that goes with torch 2.13, as they are. Where that build is not made
-# (fbgemm-gpu-cpu has wheels for Linux alone), the tests of sharded tables are skipped.
+# TorchRec, which benchmarks/torchrec_fused.py compares with. It asks for the CUDA build of FBGEMM, so no extra of the
+# package can name it: its needs first, then it and the CPU build that goes with torch 2.13, as they are.
 .venv/distributed: .venv/ready
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt numpy tqdm pyre-extensions 'pyvers<0.3' \
 		cloudpickle orjson importlib_metadata packaging
@@ -42,11 +41,9 @@ interpreter: .venv/interpreter
 
 cluster: .venv/cluster
 
-# Tests of sharded tables, of the GPU's kernels and of clusters run where TorchRec, Triton and Ray can be had, and are
-# skipped elsewhere.
+# Tests of the GPU's kernels and of clusters run where Triton and Ray can be had, and are skipped elsewhere.
 .PHONY: optional
 optional: .venv/ready
-	@$(MAKE) --no-print-directory distributed || echo "TorchRec cannot be installed here: tests of sharded tables are skipped"
 	@$(MAKE) --no-print-directory interpreter || echo "Triton cannot be installed here: tests of the GPU's kernels are skipped"
 	@$(MAKE) --no-print-directory cluster || echo "Ray cannot be installed here: tests of clusters are skipped"
 

@@ -1,11 +1,11 @@
 """Bytes that a worker hands to others in a step: they grow with the batch, not with the vocabulary.
 
     python benchmarks/distributed.py [--tables replicated sharded] [--workers 2 4] [--categories 100000 10000000]
-        [--batches 500 2000]
+        [--batches 500 2000] [--optimizer adam] [--weights-precision float32]
 
 Each line is measured on steps of an FM, where the process group takes the tensors, and set beside the formula of
 docs/scale.md. Exits with 1 if the vocabulary changes the bytes by more than 2 %, or if the formula is off by more than
-that. Needs 24 bytes of memory for each category and worker, and 64 for each category with sharded tables; two minutes.
+that. Needs 44 bytes of memory for each category and worker, and 44 for each category with sharded tables; two minutes.
 """
 
 from __future__ import annotations
@@ -31,12 +31,10 @@ from fieldwise.models import build
 from fieldwise.nn.model import Model
 from fieldwise.train import distributed
 from fieldwise.train.sharded.sharded_model import build as cut_model
-from fieldwise.train.steps import ShardedStep, SharedStep
+from fieldwise.train.steps import ShardedStep, SharedStep, tables
 from fieldwise.train.steps.shared import Share
 
 FIELDS, DIM, STEPS = 10, 2, 10
-# What TorchRec's rows have for DIM numbers, and for the one of the linear part.
-PADDED = 4
 
 
 class Counted(TorchDispatchMode):
@@ -83,13 +81,15 @@ class Found:
     memory: int
 
 
-def measured(kind: str, categories: list[int], batches: list[int]) -> dict[tuple[int, int], Found]:
+def measured(
+    kind: str, categories: list[int], batches: list[int], settings: TrainSettings
+) -> dict[tuple[int, int], Found]:
     """The costs of a step for each number of categories and size of the batch; called in every worker."""
     found = {}
     with distributed.joined(300):
         for size in categories:
             before = resident()
-            step = step_of(kind, size)
+            step = step_of(kind, size, settings)
             memory = resident() - before
             for rows in batches:
                 step(drawn(rows, size, STEPS), 0)  # the first is slow
@@ -120,17 +120,29 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def step_of(kind: str, categories: int) -> SharedStep:
+def step_of(kind: str, categories: int, settings: TrainSettings) -> SharedStep:
+    """A step whose weights and optimiser states are in memory, also where they are zero."""
+
     def make() -> Model:
         model = build("fm", Layout.of([categories // FIELDS] * FIELDS), {"dim": DIM})
         assert isinstance(model, Model)
         return model.train()
 
     torch.manual_seed(0)
-    config = Config("fm", {"dim": DIM}, TrainSettings(optimizer="adagrad"))
+    config = Config("fm", {"dim": DIM}, settings)
+    step: SharedStep
     if kind == "sharded":
-        return ShardedStep(cut_model(make, config.train, torch.device("cpu")), config, 100)
-    return SharedStep(make(), config, 100)
+        cut = cut_model(make, settings, torch.device("cpu"))
+        step, weights = ShardedStep(cut, config, 100), cut.rows
+    else:
+        step = SharedStep(make(), config, 100)
+        weights = {name: value for name, value in step.model.named_parameters() if value.dim() == 2}
+    for table in tables(step.model):
+        table.start("normal", 0.01)
+    for weight in weights.values():
+        for state in step.optimizer.whole_state(weight, by_rows=True).values():
+            state.zero_()
+    return step
 
 
 def drawn(rows: int, categories: int, number: int) -> Share:
@@ -143,18 +155,18 @@ def drawn(rows: int, categories: int, number: int) -> Share:
     return Share(ids[own].astype(np.int32), (random.random(len(own)) < 0.3).astype(np.float32), None, rows)
 
 
-def formula(kind: str, rows: int, workers: int) -> float:
+def formula(kind: str, rows: int, workers: int, settings: TrainSettings) -> float:
     """An id and its gradient for each lookup, of the vectors and of the linear part; counts, the bias and the loss.
 
-    Of sharded tables ids go out, rows come back and gradients go out, all but the part that a worker has itself; and
-    each worker tells each other how many there are.
+    Of sharded tables an id goes out for both, rows come back and gradients go out, all but the part that a worker has
+    itself; and each worker tells each other how many there are.
     """
     lookups, small = -(-rows // workers) * FIELDS, 4 + 4
     if kind == "replicated":
         return lookups * (4 + 4 * DIM) + lookups * (4 + 4) + 2 * 8 + small
     others = (workers - 1) / workers
-    each = lookups * others * (4 + 2 * 4 * PADDED) + (4 + 3 * 8) * (workers - 1)
-    return 2 * each + small
+    number = 2 if settings.weights_precision == "bf16" else 4
+    return lookups * others * (4 + (number + 4) * (DIM + 1)) + 8 * (workers - 1) + small
 
 
 def main() -> None:
@@ -163,16 +175,20 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--categories", type=int, nargs="+", default=[100_000, 10_000_000])
     parser.add_argument("--batches", type=int, nargs="+", default=[500, 2000])
+    parser.add_argument("--optimizer", default="adam")
+    parser.add_argument("--weights-precision", default="float32")
     chosen = parser.parse_args()
+    settings = TrainSettings(optimizer=chosen.optimizer, weights_precision=chosen.weights_precision)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     wrong = False
     titles = f"{'categories':>13}{'bytes a step':>14}{'formula':>10}{'ms a step':>11}{'MB of tables':>14}"
     print(f"{'tables':>11}{'workers':>8}{'batch':>8}{titles}")
     for kind in chosen.tables:
         for workers in chosen.workers:
-            found = distributed.launch(measured, (kind, chosen.categories, chosen.batches), workers, restarts=0)
+            asked = kind, chosen.categories, chosen.batches, settings
+            found = distributed.launch(measured, asked, workers, restarts=0)
             for rows in chosen.batches:
-                expected = formula(kind, rows, workers)
+                expected = formula(kind, rows, workers, settings)
                 for size in chosen.categories:
                     step = found[size, rows]
                     shown = f"{size:13,}{step.sent:14,.0f}{expected:10,.0f}{step.took:11.1f}{step.memory / 1e6:14,.0f}"

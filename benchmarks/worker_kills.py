@@ -29,14 +29,9 @@ SETTINGS = ["model.name=pin", "model.dim=4", "model.subnet=4,2", "model.hidden=[
 TRAINING = ["train.epochs=30", "train.patience=1000", "train.batch_size=64", "train.checkpoint_minutes=0.001"]
 
 
-# What moves the rows of each kind of tables.
-OPTIMIZERS = {"replicated": "adam", "sharded": "adagrad"}
-
-
 def start(data: Path, out: Path, workers: int, restarts: int, tables: str) -> subprocess.Popen[bytes]:
     launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={workers}", f"--max-restarts={restarts}"]
-    own = [f"train.tables={tables}", f"train.optimizer={OPTIMIZERS[tables]}"]
-    chosen = [f"--set={setting}" for setting in SETTINGS + TRAINING + own]
+    chosen = [f"--set={setting}" for setting in [*SETTINGS, *TRAINING, f"train.tables={tables}"]]
     command = [sys.executable, "-m", *launcher, "-m", "fieldwise", "train", str(data), *chosen, "--out", str(out)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     # torchrun tells of every lost worker, at length.
@@ -82,7 +77,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--tables", choices=list(OPTIMIZERS), default="replicated")
+    parser.add_argument("--tables", choices=["replicated", "sharded"], default="replicated")
     chosen = parser.parse_args()
     draw = random.Random(chosen.seed)
     with tempfile.TemporaryDirectory() as name:

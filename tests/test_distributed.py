@@ -99,9 +99,11 @@ class Killed(Exception):
     pass
 
 
-def train_until(data: Path, out: Path, step: int, changes: dict[str, Any] | None = None) -> None:
+def train_until(
+    data: Path, out: Path, step: int, settings: dict[str, Any] | None = None, resume: bool = False
+) -> Network:
     """A run that ends without a word before that step, on every worker."""
-    run = start(load_config(base={**TRAINING, **(changes or {})}), Dataset.open(data), out, resume=False)
+    run = start(load_config(base=settings or TRAINING), Dataset.open(data), out, resume)
     assert isinstance(run, Network)
     original = run.step.run
 
@@ -115,6 +117,7 @@ def train_until(data: Path, out: Path, step: int, changes: dict[str, Any] | None
         run.fit(run_progress())
     run.close()  # as the end of the process would
     distributed.wait()
+    return run
 
 
 def run_progress() -> Any:
@@ -139,7 +142,7 @@ def two_workers(data: Path, folder: Path) -> dict[str, Any]:
         train(load_config(base=TRAINING), data, folder / "1-2", resume=True)
         for name in ("2-1", "2-3"):
             train_until(data, folder / name, STOPPED_AT)
-        train_until(data, folder / "dropout resumed", STOPPED_AT, {"model.dropout": 0.3})
+        train_until(data, folder / "dropout resumed", STOPPED_AT, {**TRAINING, "model.dropout": 0.3})
         train(load_config(base={**TRAINING, "model.dropout": 0.3}), data, folder / "dropout resumed", resume=True)
         found["mistake"] = mistake(data, folder / "two")
         return found

@@ -73,7 +73,6 @@ def train(
     """
     from fieldwise.train import distributed
     from fieldwise.train.incremental import settings_of
-    from fieldwise.train.sharded import torchrec_engine
 
     chosen = {"model.name": model, "device": device, "seed": seed, "train.init_from": init_from, "train.tables": tables}
     given = {k: v for k, v in chosen.items() if v not in ("", None)}
@@ -83,8 +82,7 @@ def train(
     if (workers != 1 or settings.train.tables == "sharded") and "WORLD_SIZE" not in os.environ:
         preload: tuple[str, ...] = ("fieldwise.train.loop",)
         if settings.train.tables == "sharded":
-            torchrec_engine.check()
-            preload += ("torchrec.distributed",)
+            preload += ("fieldwise.train.sharded.store",)
         report = distributed.launch(_train, (job,), workers, restarts, preload)
     else:
         report = _train(job)

@@ -33,9 +33,11 @@ class TrainSettings:
     `init_from` names an FM run or bundle that gives the initial vectors (and linear part, if the model has one);
     `continue_from` a run or bundle of the same model to continue. `precision` bf16 multiplies matrices in bfloat16 in
     training; weights, tables, optimiser and evaluation stay float32. `tables` says how several workers keep them: each
-    a copy (replicated), each some rows (sharded), or copies as long as they fit (auto). `checkpoints` is how many of
-    the newest are kept, besides that of the best step. `callbacks` names where log.jsonl goes too, with commas between
-    them: tensorboard, mlflow, wandb; behind a colon, a folder or address. They are no part of what the run is.
+    a copy (replicated), each some rows (sharded), or copies as long as they fit (auto). `weights_precision` bf16 keeps
+    sharded tables in bfloat16, which a step rounds up or down at random; the optimiser's state stays float32.
+    `checkpoints` is how many of the newest are kept, besides that of the best step. `callbacks` names where log.jsonl
+    goes too, with commas between them: tensorboard, mlflow, wandb; behind a colon, a folder or address. They are no
+    part of what the run is.
     """
 
     batch_size: int = 0
@@ -69,6 +71,7 @@ class TrainSettings:
     continue_from: str = ""
     calibration: str = "platt"
     precision: str = "float32"
+    weights_precision: str = "float32"
     graph: bool = True
     compile: bool = True
     shuffle_rows: int = 4_000_000
@@ -100,6 +103,7 @@ class TrainSettings:
             ("l2_reduction", ("mean", "sum")),
             ("calibration", ("none", "shift", "platt", "isotonic")),
             ("precision", ("float32", "bf16")),
+            ("weights_precision", ("float32", "bf16")),
             ("tables", ("auto", "replicated", "sharded")),
         ):
             if getattr(self, name) not in known:

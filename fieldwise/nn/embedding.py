@@ -179,6 +179,19 @@ class Table(nn.Module):
         """Fills the table anew."""
         embedding_(self.weight, self.whole.fields, self.whole.rows, self.vector_dim, init, scale)
 
+    @property
+    def here(self) -> tuple[Tensor, range]:
+        """The rows that this process has (n, D), and their numbers: all rows, unless the table is cut over workers."""
+        return self.weight, range(len(self.weight))
+
+    @torch.no_grad()
+    def put(self, first: int, rows: Tensor) -> None:
+        """Copies rows (k, D) to those from number `first` on, as far as this process has them."""
+        own, numbers = self.here
+        low, high = max(first, numbers.start), min(first + len(rows), numbers.stop)
+        if low < high:
+            own[low - numbers.start : high - numbers.start] = rows[low - first : high - first].to(own)
+
     def forward(self, ids: Tensor) -> Tensor:
         if not self.layout.has_sets:
             return self._rows(ids)

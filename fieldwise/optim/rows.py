@@ -14,6 +14,7 @@ from torch.nn.functional import embedding_bag
 from torch.optim import Optimizer
 
 from fieldwise.config.errors import ConfigError
+from fieldwise.optim.rounding import narrow, rounded, wide
 
 Group = dict[str, Any]
 Order = tuple[Tensor, Tensor, Tensor]
@@ -158,8 +159,7 @@ class RowOptimizer(Optimizer, ABC):
 
     def state_of(self, weight: Tensor) -> list[Tensor]:
         """The state tensors of a dense parameter, for code that updates it elsewhere."""
-        group = next(group for group in self.param_groups if any(weight is one for one in group["params"]))
-        state = self._state(group, weight, last=False)
+        state = self.whole_state(weight)
         return [state[name] for name in self.names]
 
     def beside(self) -> AbstractContextManager[None]:
@@ -174,11 +174,14 @@ class RowOptimizer(Optimizer, ABC):
         tensors = [weight] + [state[name] for name in self.names]
         for block, grad in _blocks(ids, rows):
             gathered = [tensor.index_select(0, block) for tensor in tensors]
+            gathered[0] = gathered[0].to(wide(weight))
             gap = None
             if self.decays:
                 gap = (group["step"] - state["last"].index_select(0, block)).double().unsqueeze_(1)
                 state["last"].index_fill_(0, block, group["step"])
             self.update(group, gathered[0], grad, gathered[1:], gap)
+            if narrow(weight):
+                gathered[0] = rounded(gathered[0])
             for tensor, part in zip(tensors, gathered, strict=True):
                 tensor.index_copy_(0, block, part)
 
@@ -187,6 +190,9 @@ class RowOptimizer(Optimizer, ABC):
         for weight in weights:
             assert weight.grad is not None
             grad = weight.grad.to_dense() if weight.grad.is_sparse else weight.grad
+            if narrow(weight):
+                self._update_rows(group, weight, torch.arange(len(weight), device=weight.device), grad)
+                continue
             state = self._state(group, weight, last=False)
             tensors = [state[name] for name in self.names]
             if "last" in state:  # a table whose gradient is dense this time: all its rows are touched
@@ -203,17 +209,23 @@ class RowOptimizer(Optimizer, ABC):
         known = bool(state)
         for name in self.names:
             if name not in state:
-                state[name] = torch.zeros_like(weight)
+                state[name] = torch.zeros_like(weight, dtype=wide(weight))
         if last and "last" not in state:
             when = group["step"] - 1 if known else 0
             state["last"] = torch.full((len(weight),), when, dtype=torch.int32, device=weight.device)
         return state
 
-    def whole_state(self) -> Iterator[tuple[str, Tensor]]:
-        """Name and tensor of all states, to be saved or filled; makes those of parameters that no step has touched."""
-        for group in self.param_groups:
-            for weight in group["params"]:
-                yield from self._state(group, weight, last=False).items()
+    def whole_state(self, weight: Tensor, by_rows: bool = False) -> dict[str, Tensor]:
+        """All state tensors of a parameter, to be saved or filled, whether a step has touched it or not.
+
+        With `by_rows` it is a table that moves by rows, so it has the last step of each row where these decay.
+        """
+        group = next(group for group in self.param_groups if any(weight is one for one in group["params"]))
+        state = self._state(group, weight, last=False)
+        if by_rows and self.decays and "last" not in state:
+            # Between two steps: all rows are as the newest step left them.
+            state["last"] = torch.full((len(weight),), group["step"], dtype=torch.int32, device=weight.device)
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch's, which would make `last` a float."""

@@ -63,12 +63,13 @@ def need(config: Config, make: Callable[[], Model], rows: int, scored: int = 0) 
     model = counted(config, make)
     in_tables = sum(table.weight.numel() for table in tables(model))
     kept = NUMBER * (KEPT.get(config.train.optimizer, 3) + (config.train.average > 0))
+    saved = NUMBER // 2 if config.train.weights_precision == "bf16" else 0
     # Weights outside of the tables have gradients of their own size.
     others = (model.size - in_tables) * (kept + NUMBER)
     each = NUMBER * _numbers_of_a_row(model)
     # The compiled steps of LR, FM and FFM allocate for half a batch, and nothing to score.
     batch = rows // 2 * each if is_shallow(model) else max(rows, scored) * each
-    return Need(model.size, in_tables * kept, others, batch)
+    return Need(model.size, in_tables * (kept - saved), others, batch)
 
 
 def counted(config: Config, make: Callable[[], Model]) -> Model:

@@ -261,6 +261,18 @@ def gathered(values: Tensor, sizes: list[int]) -> Tensor:
     return torch.cat([each[:size] for each, size in zip(found, sizes, strict=True)])
 
 
+def swapped(values: Tensor) -> Tensor:
+    """The workers' tensors (W,), of which this one gets the numbers in its place: (W,), one of each worker."""
+    return exchanged(values, [1] * count(), [1] * count())
+
+
+def exchanged(values: Tensor, given: list[int], taken: list[int]) -> Tensor:
+    """Gives `values` (n, ...) to all workers, `given[w]` of them to worker w, and takes `taken[w]` of it: (m, ...)."""
+    found = values.new_empty(sum(taken), *values.shape[1:])
+    group.all_to_all_single(found, values.contiguous(), taken, given)
+    return found
+
+
 def counts(values: Tensor) -> list[list[int]]:
     """The workers' integers (n,): a list of n for each worker."""
     found = [torch.empty_like(values) for _ in range(count())]

@@ -77,21 +77,29 @@ def take_weights(model: Model, layout: Layout, origin: Model) -> dict[Tensor, Te
     """
     before = origin.state_dict()
     found: dict[Tensor, Tensor] = {}
-    tables = {f"{name}.weight": part for name, part in model.named_modules() if isinstance(part, Table)}
-    for name, value in model.state_dict().items():
-        old = before[name]
-        if name in tables and tables[name].whole.apart == layout.apart:
-            theirs = origin.get_submodule(name.removesuffix(".weight"))
+    for name, table in ((name, part) for name, part in model.named_modules() if isinstance(part, Table)):
+        old, (own, numbers) = before.pop(f"{name}.weight"), table.here
+        was = start = torch.arange(len(table.weight))
+        if table.whole.apart == layout.apart:
+            theirs = origin.get_submodule(name)
             assert isinstance(theirs, Table)
-            was, start = _old_rows(tables[name].layout, theirs.layout)
-            found[tables[name].weight] = was
-            value.copy_(old[start])
-        elif value.shape == old.shape:
-            value.copy_(old)
+            was, start = _old_rows(table.layout, theirs.layout)
         else:
-            shapes = f"{name} has the shape {tuple(old.shape)} and would need {tuple(value.shape)}"
-            raise ConfigError(f"--continue-from: this model cannot take new ids: {shapes}; train anew on all rows")
+            _check_shape(f"{name}.weight", old, table.weight)
+        here = slice(numbers.start, numbers.stop)
+        found[own] = was[here]
+        own.copy_(old[start[here]])
+    ours = model.state_dict()
+    for name, old in before.items():
+        _check_shape(name, old, ours[name])
+        ours[name].copy_(old)
     return found
+
+
+def _check_shape(name: str, old: Tensor, ours: Tensor) -> None:
+    if old.shape != ours.shape:
+        shapes = f"{name} has the shape {tuple(old.shape)} and would need {tuple(ours.shape)}"
+        raise ConfigError(f"--continue-from: this model cannot take new ids: {shapes}; train anew on all rows")
 
 
 def _old_rows(layout: Layout, before: Layout) -> tuple[Tensor, Tensor]:

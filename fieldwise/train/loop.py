@@ -110,7 +110,9 @@ def start(config: Config, dataset: Dataset, out: Path, resume: bool = False) -> 
         config = replace(config, train=replace(config.train, tables="sharded"))
         refuse(config)
         cut = cut_model(lambda: _network(config, dataset), config.train, device_of(config.device))
-        return Network(config, dataset, out, resume, cut.model, cut=cut)
+        return Network(config, dataset, out, resume, cut.model, origin, cut)
+    if config.train.weights_precision != "float32":
+        raise ConfigError("train.weights_precision=bf16 needs --tables sharded, found whole tables; leave it out")
     dataset = dataset if config.model in MODELS else dataset.with_ranks
     model = bundle.build_model(config, dataset.layout)
     if isinstance(model, Trees):
@@ -351,7 +353,7 @@ class Network(Run):
             # Here: it loads torch.distributed.checkpoint, a second of processor time that other runs do not need.
             from fieldwise.train.sharded.store import CutStore
 
-            return CutStore(self.out, self.cut, self.optimizer, average, keep)
+            return CutStore(self.out, self.cut, self.optimizer, average, keep, by_rows=not self.settings.l2_full)
         return checkpoint.WholeStore(self.out, self.model, self.optimizer, average, keep)
 
     @property

@@ -68,4 +68,4 @@ def _copy_table(ours: Table, theirs: Table, order: list[int], encoder: Encoder, 
     starts, offsets = encoder.layout.offsets, source.layout.offsets
     for start, size, place in zip(starts, encoder.layout.sizes, order, strict=True):
         rows: Tensor = theirs.weight[offsets[place] : offsets[place] + size]
-        ours.weight[start : start + size] = rows.to(ours.weight)
+        ours.put(start, rows)

@@ -267,3 +267,22 @@ def test_an_optimiser_knows_whose_state_it_understands() -> None:
     assert not any(adam.understands(other) for other in others)
     assert not any(ftrl.understands(FTRL([weight], *other)) for other in ((0.2,), (0.1, 2.0), (0.1, 1.0, 0.1)))
     assert not sgd.understands(SGD([weight]))
+
+
+@every
+def test_asking_for_the_whole_state_changes_nothing(make: Callable[[Any], RowOptimizer]) -> None:
+    """Also where a table's first gradients are dense, so that no row has a last step yet."""
+    found = []
+    for asked in ((), (0, 3, 9), (2,)):
+        weight = table()
+        optimizer = make([weight])
+        for number, (ids, values) in enumerate(batches(12)):
+            if number in asked:
+                state = optimizer.whole_state(weight, by_rows=True)
+                assert set(state) == {*optimizer.names, *(["last"] if optimizer.decays else [])}
+            gradient = sparse(ids, values)
+            weight.grad = gradient.to_dense() if number < 2 else gradient
+            optimizer.step()
+        found.append(weight.detach())
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0], rtol=1e-12, atol=1e-14)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,13 @@ def test_weights_and_state_are_counted_to_the_byte(name: str) -> None:
     dense = model.size - sum(table.weight.numel() for table in capacity.tables(model))
     assert found.learnt == model.size
     assert found.tables + found.weights == 4 * (held + dense)  # and a gradient of what is in no table
+
+
+def test_narrow_tables_take_two_bytes_a_weight_less() -> None:
+    config, make = maker("fm", SMALL)
+    narrow = replace(config, train=replace(config.train, weights_precision="bf16"))
+    weights = sum(table.weight.numel() for table in capacity.tables(make()))
+    assert capacity.need(config, make, 100).tables - capacity.need(narrow, make, 100).tables == 2 * weights
 
 
 @pytest.mark.parametrize(

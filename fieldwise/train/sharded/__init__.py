@@ -1,1 +1,1 @@
-"""Tables cut by rows over workers, on TorchRec: the model stays as it is, and only where its rows lie is changed."""
+"""Tables cut by rows over workers: the model stays as it is, and only where its rows lie is changed."""

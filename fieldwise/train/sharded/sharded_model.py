@@ -1,14 +1,19 @@
-"""A model whose tables are cut by rows: on each worker, TorchRec holds, looks up and moves the worker's own rows."""
+"""A model whose tables are cut by rows over workers: each has its own rows, and moves them by its own optimiser.
+
+TorchRec's fused tables (FBGEMM) move rows while gradients arrive. They are not used: their Adam is not ours. It lacks
+the decay of rows out of the batch (`paper`), its clock also counts the batches that are only scored, and on CPUs it
+does not exist; there is no float64, no clipping, and rows are padded to four numbers. Their unfused gradient is as
+large as the table. Here the optimisers of optim/ move a worker's rows as they move a whole table, on any device, so
+that each setting means what it means in one process. `benchmarks/torchrec_fused.py` compares the two.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn import functional
+from torch import Tensor, nn
 
 from fieldwise.config.errors import ConfigError
 from fieldwise.config.settings import Config, TrainSettings
@@ -16,25 +21,31 @@ from fieldwise.nn.embedding import Table
 from fieldwise.nn.model import Model
 from fieldwise.train import distributed
 from fieldwise.train.sharded.deferred import IntoOwnRows, WithoutMemory
-from fieldwise.train.sharded.torchrec_engine import torchrec
+from fieldwise.train.sharded.routes import Router, fetched, share
 
-# The one feature and table of each collection. TorchRec returns rows by this name.
-ROWS = "rows"
-# FBGEMM needs rows of a multiple of this many numbers; the padding has no gradient and stays zero.
-LANES = 4
+# What a table's numbers are by train.weights_precision.
+PRECISIONS = {"float32": torch.float32, "bf16": torch.bfloat16}
 
 
 class CutTable(Table):
     """A table whose rows are spread over all workers: ids go to the workers that have the rows, and rows come back.
 
-    `weight` has a shape and a dtype but no memory. `own` are this worker's rows, from number `first` on, and `padded`
-    the same rows with FBGEMM's padding.
+    `own` (n, D) are this worker's rows, from number `first` on.
     """
 
-    rows: Any
-    own: Tensor
-    padded: Tensor
+    own: nn.Parameter
     first: int
+    router: Router
+
+    @property
+    def weight(self) -> Tensor:  # type: ignore[override]
+        """The shape of the whole table and the type that its rows have in a step, without memory."""
+        kind = torch.float64 if self.own.dtype == torch.float64 else torch.float32
+        return torch.empty(self.layout.rows, self.own.shape[1], dtype=kind, device="meta")
+
+    @property
+    def here(self) -> tuple[Tensor, range]:
+        return self.own, range(self.first, self.first + len(self.own))
 
     def start(self, init: str = "uniform-nk", scale: float = 1.0) -> None:
         """Fills this worker's rows with the values that they have in a whole table."""
@@ -42,65 +53,43 @@ class CutTable(Table):
             super().start(init, scale)
 
     def _rows(self, ids: Tensor) -> Tensor:
-        # FBGEMM does not support torch's inference mode.
-        with torch.inference_mode(False), torch.set_grad_enabled(torch.is_grad_enabled()):
-            return self._fetched(ids + self.offsets)
-
-    def _fetched(self, places: Tensor) -> Tensor:
-        """The rows of these numbers (B, n) from the workers that have them: (B, n, D). Each row is sent once."""
-        distinct, which = torch.unique(places, return_inverse=True)
-        # Row numbers that fit in 32 bits halve the message.
-        asked = distinct.int() if len(self.weight) < 2**31 else distinct
-        lengths = torch.tensor([len(asked)], dtype=torch.int32, device=places.device)
-        jagged = torchrec().KeyedJaggedTensor(keys=[ROWS], values=asked, lengths=lengths)
-        found: Tensor = self.rows(jagged)[ROWS].values()
-        return functional.embedding(which, found[:, : self.weight.shape[1]])
+        return fetched(self.own, self.router.route(ids, self.offsets))
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A model with cut tables: `weights` and `states` are TorchRec's tensors of all workers, by the model's names."""
+    """A model with cut tables, by their names."""
 
     model: Model
-    parallel: Any
     tables: dict[str, CutTable]
-    weights: dict[str, Any]
-    states: dict[str, Any]
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """The parameters by the names that they have in an ordinary model; of tables this worker's rows."""
+        own = {f"{name}.own": f"{name}.weight" for name in self.tables}
+        return {own.get(name, name): value for name, value in self.model.named_parameters()}
+
+    @property
+    def rows(self) -> dict[str, Tensor]:
+        """Those of the tables."""
+        return {f"{name}.weight": table.own for name, table in self.tables.items()}
 
     @property
     def dense(self) -> dict[str, Tensor]:
-        """The parameters outside the tables, of which every worker has a copy."""
-        inside = tuple(f"{name}.{ROWS}." for name in self.tables)
-        return {name: value for name, value in self.model.named_parameters() if not name.startswith(inside)}
+        """The others, of which every worker has a copy."""
+        rows = self.rows
+        return {name: value for name, value in self.weights.items() if name not in rows}
 
     @property
     def live(self) -> dict[str, Tensor]:
-        """The tensors that this worker's steps change in place: the dense parameters, its own rows of the tables."""
-        dense = {name: value.detach() for name, value in self.dense.items()}
-        return dense | {f"{name}.weight": table.padded for name, table in self.tables.items()}
+        """The tensors that this worker's steps change in place."""
+        return {name: value.detach() for name, value in self.weights.items()}
 
     @property
     def size(self) -> int:
         """How many parameters the whole model has."""
         own = sum(value.numel() for value in self.dense.values())
         return own + sum(table.weight.numel() for table in self.tables.values())
-
-    def spread(self, name: str, value: Tensor) -> Any:
-        """A tensor like one of `live` as a tensor of all workers: a shard of a table, or the same on each worker."""
-        return placed(value, self.weights[name]) if name in self.weights else value
-
-    def set_rate(self, rate: float) -> None:
-        """The learning rate of the rows' optimiser, from the next gradient on."""
-        optimizer = self.parallel.fused_optimizer
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        optimizer.step()  # moves nothing: it passes the rate on
-
-
-def placed(own: Tensor, like: Any) -> Any:
-    """A sharded tensor like `like` that has these rows as this worker's shard."""
-    shards = [type(shard)(own, shard.metadata) for shard in like.local_shards()]
-    return type(like)._init_from_local_shards_and_global_metadata(shards, like.metadata())
 
 
 def build(make: Callable[[], Model], settings: TrainSettings, device: torch.device) -> Cut:
@@ -114,56 +103,33 @@ def build(make: Callable[[], Model], settings: TrainSettings, device: torch.devi
         check_rows(len(table.weight), distributed.count())
     without = [name for name, value in model.named_parameters() if value.is_meta]
     assert without == [f"{name}.weight" for name in tables], without
-    # TorchRec draws starting values of its own, different on each worker: that must not advance our random numbers.
-    with torch.random.fork_rng():
-        return cut(model, tables, settings, device)
+    routers: dict[tuple[int, ...], Router] = {}
+    for table in tables.values():
+        same = len(table.weight), *table.offsets.tolist()
+        router = routers.setdefault(same, Router(len(table.weight)))
+        _cut(table, router, PRECISIONS[settings.weights_precision], device)
+    cut = {name: part for name, part in tables.items() if isinstance(part, CutTable)}
+    return Cut(model.to(device), cut)
 
 
-def cut(model: Model, tables: dict[str, Table], settings: TrainSettings, device: torch.device) -> Cut:
-    """Replaces the tables of a model with cut ones, in place."""
-    cut_tables = {name: _emptied(table) for name, table in tables.items()}
-    model.to(device)
-    plans = {}
-    sharder = torchrec("torchrec.distributed.embedding").EmbeddingCollectionSharder(fused_params=optimizer_of(settings))
-    for name, table in cut_tables.items():
-        table.rows = _collection(*table.weight.shape)
-        plans[f"{name}.{ROWS}"] = _by_rows(table, sharder, device)
-    # Gradients of the workers' shares of a loss are summed, as those of the dense parameters are; not averaged.
-    torchrec("torchrec.distributed.comm_ops").set_gradient_division(False)
-    parallel = torchrec("torchrec.distributed").DistributedModelParallel(
-        model,
-        device=device,
-        plan=torchrec("torchrec.distributed.types").ShardingPlan(plans),
-        sharders=[sharder],
-        init_data_parallel=False,
-    )
-    state = model.state_dict()
-    weights = {f"{name}.weight": state[f"{name}.{ROWS}.embeddings.{ROWS}.weight"] for name in tables}
-    for name, table in cut_tables.items():
-        _give_rows(table, weights[f"{name}.weight"])
-    return Cut(model, parallel, cut_tables, weights, _states(parallel, cut_tables, settings))
-
-
-def optimizer_of(settings: TrainSettings) -> dict[str, Any]:
-    """FBGEMM's settings for the optimiser that moves rows while gradients arrive."""
-    kinds = torchrec("fbgemm_gpu.split_embedding_configs").EmbOptimType
-    chosen = {"learning_rate": settings.lr}
-    if settings.optimizer == "adagrad":
-        return chosen | {"optimizer": kinds.EXACT_ADAGRAD, "eps": settings.eps}
-    return chosen | {"optimizer": kinds.EXACT_SGD}
+def _cut(table: Table, router: Router, kind: torch.dtype, device: torch.device) -> None:
+    """Turns a table without memory into a `CutTable`, in place; its rows are not filled yet."""
+    rows, dim = table.weight.shape
+    del table.weight
+    table.__class__ = CutTable
+    assert isinstance(table, CutTable)
+    table.router, table.first = router, distributed.rank() * share(rows)
+    table.own = nn.Parameter(torch.empty(min(share(rows), rows - table.first), dim, dtype=kind, device=device))
+    if kind == torch.bfloat16:
+        table.own.grad_dtype = torch.float32
 
 
 def refuse(config: Config) -> None:
     """Refuses settings that cut tables do not support."""
     settings = config.train
-    torchrec()
-    moves = settings.optimizer == "adagrad" or (settings.optimizer == "sgd" and not settings.momentum)
+    bf16 = settings.weights_precision == "bf16"
     rules = [
-        (moves, "train.optimizer=adagrad, or sgd with train.momentum=0", settings.optimizer),
-        (not settings.clip, "train.clip=0, as rows move while gradients arrive", settings.clip),
-        (not settings.l2_full, "train.l2_full=0, which is of whole tables", settings.l2_full),
-        (not settings.init_from, "no train.init_from", settings.init_from),
-        (not settings.continue_from, "no train.continue_from", settings.continue_from),
+        (not (bf16 and settings.l2_full), "train.l2_full=0 with train.weights_precision=bf16", settings.l2_full),
         (torch.distributed.is_initialized(), "workers; start them with --workers or torchrun", "a lone process"),
     ]
     for holds, rule, found in rules:
@@ -183,52 +149,3 @@ def check_rows(rows: int, workers: int) -> None:
         way_out = "take fewer workers, or --tables replicated"
         needed = f"rows of every table for each of {workers} workers"
         raise ConfigError(f"--tables sharded needs {needed}, found one of {rows} rows; {way_out}")
-
-
-def _emptied(table: Table) -> CutTable:
-    """Turns the table into a `CutTable` whose weight has no memory."""
-    shape = torch.empty_like(table.weight.detach(), device="meta")
-    del table.weight
-    table.__class__ = CutTable
-    assert isinstance(table, CutTable)
-    table.weight = shape  # type: ignore[assignment]
-    return table
-
-
-def _collection(rows: int, dim: int) -> Any:
-    """TorchRec's table of `rows` rows, not yet cut and without memory."""
-    config = torchrec().EmbeddingConfig(
-        name=ROWS, feature_names=[ROWS], num_embeddings=rows, embedding_dim=-(-dim // LANES) * LANES
-    )
-    return torchrec().EmbeddingCollection(tables=[config], device=torch.device("meta"))
-
-
-def _by_rows(table: CutTable, sharder: Any, device: torch.device) -> Any:
-    """TorchRec's plan for one table: equal parts by rows, moved by the fused optimiser."""
-    plans = torchrec("torchrec.distributed.sharding_plan")
-    return plans.construct_module_sharding_plan(
-        table.rows,
-        {ROWS: plans.row_wise(compute_kernel="fused")},
-        sharder,
-        world_size=distributed.count(),
-        device_type=device.type,
-    )
-
-
-def _give_rows(table: CutTable, weight: Any) -> None:
-    """Gives the table this worker's rows, set to zero."""
-    (shard,) = weight.local_shards()
-    table.padded, table.first = shard.tensor.detach().zero_(), shard.metadata.shard_offsets[0]
-    table.own = table.padded[:, : table.weight.shape[1]]
-
-
-def _states(parallel: Any, tables: dict[str, CutTable], settings: TrainSettings) -> dict[str, Any]:
-    """The state of the rows' optimiser, filled with its starting value: FBGEMM's sum of squares includes it."""
-    found = {}
-    by_weight = parallel.fused_optimizer.state_dict()["state"]
-    for name in tables:
-        for key, value in by_weight[f"{name}.{ROWS}.embeddings.{ROWS}.weight"].items():
-            found[f"{name}.{key.removeprefix(ROWS + '.')}"] = value
-            for shard in value.local_shards():
-                shard.tensor.fill_(settings.initial_accumulator)
-    return found

@@ -11,18 +11,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
-from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.checkpoint.state_dict_loader import load as read
 from torch.distributed.checkpoint.state_dict_saver import async_save
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
 
 from fieldwise.config.errors import TrainingError
 from fieldwise.optim import RowOptimizer
 from fieldwise.train import distributed
 from fieldwise.train.checkpoint import Store, damaged, drop_others, folder_of, newest_first, read_facts
-from fieldwise.train.sharded.sharded_model import Cut, placed
+from fieldwise.train.sharded.sharded_model import Cut
 from fieldwise.train.sharded.weights_file import WholeWeights, write_whole
 from fieldwise.train.state import State
 
@@ -35,10 +37,20 @@ class CutStore(Store):
     The best weights are those of the best step's checkpoint, so they are not written twice.
     """
 
-    def __init__(self, out: Path, cut: Cut, optimizer: RowOptimizer, average: dict[str, Tensor], keep: int) -> None:
+    def __init__(
+        self,
+        out: Path,
+        cut: Cut,
+        optimizer: RowOptimizer,
+        average: dict[str, Tensor],
+        keep: int,
+        by_rows: bool = True,
+    ) -> None:
+        """`by_rows`: tables move by rows in this run, rather than whole because of a penalty."""
         super().__init__(out, optimizer, average, keep)
-        self.cut = cut
+        self.cut, self.by_rows = cut, by_rows
         self.group = distributed.beside()
+        self.workers = DeviceMesh.from_group(torch.distributed.distributed_c10d._get_default_group(), "cpu")
         self.writer = ThreadPoolExecutor(1)
         self.writing: Future[None] | None = None
 
@@ -50,7 +62,7 @@ class CutStore(Store):
         distributed.from_first(lambda: _begin(work, facts))
         with _quietly():
             written: Any = async_save(
-                self._state(), checkpoint_id=work, process_group=self.group, async_stager=Copies()
+                self._placed(self._state()), checkpoint_id=work, process_group=self.group, async_stager=Copies()
             )
         self.writing = self.writer.submit(self._publish, written, work, folder, state.step, state.best_step)
 
@@ -89,8 +101,7 @@ class CutStore(Store):
         """Restores the best weights, averaged where there is an average, and writes them whole for the bundle."""
         self.wait()
         kind = "average" if self.average else "model"
-        state = {f"{kind}.{name}": value for name, value in self._weights().items()}
-        self._read(state, folder_of(self.folder, step))
+        self._read({f"{kind}.{name}": value for name, value in self.cut.live.items()}, folder_of(self.folder, step))
         write_whole(self.cut, self.best)
 
     @property
@@ -101,28 +112,52 @@ class CutStore(Store):
         self.best.unlink(missing_ok=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _weights(self) -> dict[str, Any]:
-        return {name: value.detach() for name, value in self.cut.dense.items()} | self.cut.weights
-
-    def _state(self) -> dict[str, Any]:
-        """All tensors that a run needs to resume; reading a checkpoint fills them in place."""
-        state = {f"model.{name}": value for name, value in self._weights().items()}
-        state |= {f"rows.{name}": value for name, value in self.cut.states.items()}
-        state |= {f"average.{name}": self.cut.spread(name, value) for name, value in self.average.items()}
-        for number, (name, value) in enumerate(self.optimizer.whole_state()):
-            state[f"optimizer.{number}.{name}"] = value
+    def _state(self) -> dict[str, Tensor]:
+        """All tensors that a run needs to resume, of tables this worker's rows."""
+        state = {f"model.{name}": value for name, value in self.cut.live.items()}
+        state |= {f"average.{name}": value for name, value in self.average.items()}
+        for name, weight in self.cut.weights.items():
+            by_rows = self.by_rows and name in self.cut.rows
+            for key, value in self.optimizer.whole_state(weight, by_rows).items():
+                state[f"{key}.{name}"] = value
         return state
 
-    def _read(self, state: dict[str, Any], folder: Path) -> None:
+    def _placed(self, state: dict[str, Tensor]) -> dict[str, Any]:
+        """The tensors as those of all workers: a table's rows as a part of it, others as they are; on the host."""
+        sizes = {name: table.layout.rows for name, table in self.cut.tables.items()}
+        found: dict[str, Any] = {}
+        for name, value in state.items():
+            table = name.split(".", 1)[1].removesuffix(".weight")
+            found[name] = value.detach().cpu()
+            if table in sizes:
+                found[name] = part_of(sizes[table], found[name], self.workers)
+        return found
+
+    @torch.no_grad()
+    def _read(self, state: dict[str, Tensor], folder: Path) -> None:
+        """Fills these tensors from a checkpoint."""
+        placed = self._placed(state)
         try:
             with _quietly():
-                read(state, checkpoint_id=folder, process_group=self.group)
+                read(placed, checkpoint_id=folder, process_group=self.group)
         except (OSError, ValueError, RuntimeError, CheckpointException) as error:
             raise damaged(folder, _why(error)) from error
+        for name, value in state.items():
+            found = placed[name]
+            own = found.to_local() if isinstance(found, DTensor) else found
+            if own.data_ptr() != value.data_ptr():  # not filled in place: it is on a GPU
+                value.copy_(own)
+
+
+def part_of(size: int, rows: Tensor, workers: DeviceMesh) -> DTensor:
+    """This worker's rows (n, ...) as a part of a tensor (size, ...) of all workers."""
+    whole = torch.empty(size, *rows.shape[1:], device="meta")
+    found: DTensor = DTensor.from_local(rows, workers, [Shard(0)], shape=whole.shape, stride=whole.stride())
+    return found
 
 
 class Copies(AsyncStager):
-    """Copies what is to be written, so that training can go on; torch's own stager cannot copy sharded tensors."""
+    """Copies what is to be written, so that training can go on."""
 
     should_synchronize_after_execute = False
 
@@ -137,15 +172,14 @@ class Copies(AsyncStager):
 
 
 def _copied(value: Any) -> Any:
-    if isinstance(value, ShardedTensor):
-        (shard,) = value.local_shards()
-        return placed(shard.tensor.detach().to("cpu", copy=True), value)
-    return value.detach().to("cpu", copy=True)
+    if isinstance(value, DTensor):
+        return part_of(len(value), value.to_local().clone(), value.device_mesh)
+    return value.clone()
 
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Hides torch's warnings about its older classes, which TorchRec's tensors use."""
+    """Hides torch's warnings about its own affairs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -15,6 +15,7 @@ from torch import Tensor
 from fieldwise.config.files import whole_file
 from fieldwise.nn.model import Model
 from fieldwise.train import distributed
+from fieldwise.train.sharded.routes import share
 from fieldwise.train.sharded.sharded_model import Cut, CutTable
 
 # Rows sent at a time.
@@ -69,14 +70,19 @@ def _write(file: BinaryIO, value: Tensor) -> None:
 
 def _pieces(table: CutTable, worker: int) -> list[tuple[int, int]]:
     """Start and end of the pieces of a worker's rows, counted from its first."""
-    each = -(-len(table.weight) // distributed.count())
-    own = min(each, len(table.weight) - worker * each)
+    rows = table.layout.rows
+    own = min(share(rows), rows - worker * share(rows))
     return [(start, min(start + PIECE_ROWS, own)) for start in range(0, own, PIECE_ROWS)]
+
+
+def _piece(table: CutTable, start: int, end: int) -> Tensor:
+    """Rows of this worker, in the type of an ordinary model's."""
+    return table.own.detach()[start:end].to("cpu", table.weight.dtype)
 
 
 def _send(table: CutTable) -> None:
     for start, end in _pieces(table, distributed.rank()):
-        torch.distributed.send(table.own[start:end].cpu().contiguous(), 0)
+        torch.distributed.send(_piece(table, start, end), 0)
 
 
 def _received(table: CutTable) -> Iterator[Tensor]:
@@ -84,8 +90,8 @@ def _received(table: CutTable) -> Iterator[Tensor]:
     for worker in range(distributed.count()):
         for start, end in _pieces(table, worker):
             if worker == 0:
-                yield table.own[start:end].cpu()
+                yield _piece(table, start, end)
             else:
-                rows = torch.empty(end - start, table.weight.shape[1], dtype=table.weight.dtype)
+                rows = torch.empty(end - start, table.own.shape[1], dtype=table.weight.dtype)
                 torch.distributed.recv(rows, worker)
                 yield rows

@@ -58,7 +58,7 @@ class Step:
         total.backward()
         self.passed("backward")
         if self.settings.clip:
-            clip(self.model.parameters(), self.settings.clip)
+            self.clip()
         self._set_rate(number)
         self.optimizer.step()
         self.passed("optimiser")
@@ -111,6 +111,10 @@ class Step:
         # A warm-up that no run has settled, the bench's, is none.
         return learning_rate(settings.lr, number, self.total, settings.schedule, max(0, settings.warmup))
 
+    def clip(self) -> None:
+        """Cuts the gradients down to the norm of the settings."""
+        clip(self.weights(), self.settings.clip)
+
     def row_penalty(self, rows: int) -> float:
         """The factor of half the square of each looked-up number in the loss: by row, or (paper) over the batch."""
         return self.settings.l2 / (rows if self.settings.l2_reduction == "mean" else 1)
@@ -121,10 +125,14 @@ class Step:
         if self.settings.l2:
             terms += [self.row_penalty(rows) / 2 * square_sum(values) for values in found.values()]
         if self.settings.l2_full:
-            terms += [self.settings.l2_full / 2 * square_sum(table.weight) for table in tables(self.model)]
+            terms += [self.settings.l2_full / 2 * squares for squares in self.table_squares()]
         for scale, weights in self.penalised:
             terms += [scale / 2 * square_sum(weight) for weight in weights]
         return torch.stack(terms).sum() if terms else None
+
+    def table_squares(self) -> list[Tensor]:
+        """The sum of squares of each table."""
+        return [square_sum(table.weight) for table in tables(self.model)]
 
 
 def log_loss(logits: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:

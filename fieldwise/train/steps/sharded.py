@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fieldwise.config.settings import Config
+from fieldwise.optim import clip
+from fieldwise.optim.squares import square_sum
+from fieldwise.train import distributed
 from fieldwise.train.sharded.sharded_model import Cut
 from fieldwise.train.steps.shared import SharedStep
 
 
 class ShardedStep(SharedStep):
-    """`SharedStep` over cut tables: rows move while gradients arrive, dense weights afterwards."""
+    """`SharedStep` over cut tables: the gradients of a worker's rows come to it with the backward pass, whole."""
 
     def __init__(self, cut: Cut, config: Config, total: int) -> None:
-        self.cut, self.rate = cut, -1.0
-        # An optimiser needs a parameter, and a model of tables alone has no dense one.
-        self.dense = list(cut.dense.values()) or [nn.Parameter(torch.zeros(()))]
+        self.cut = cut
         super().__init__(cut.model, config, total)
 
-    def weights(self) -> list[Tensor]:
-        return self.dense
+    def added_up(self) -> list[Tensor]:
+        return list(self.cut.dense.values())
 
-    def _set_rate(self, number: int) -> None:
-        super()._set_rate(number)
-        rate = self._rate(number)
-        if rate != self.rate:
-            self.cut.set_rate(rate)
-            self.rate = rate
+    def clip(self) -> None:
+        clip(self.added_up(), self.settings.clip, self.cut.rows.values(), distributed.summed)
+
+    def table_squares(self) -> list[Tensor]:
+        # The sum is scaled by this worker's share of the batch, but no other worker has these rows.
+        return [self.whole / self.rows * square_sum(rows) for rows in self.cut.rows.values()]

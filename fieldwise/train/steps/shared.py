@@ -15,7 +15,6 @@ from fieldwise.config.settings import Config
 from fieldwise.data.batches import Batch, rows_of_batches, share, take
 from fieldwise.data.dataset import Part
 from fieldwise.nn.model import Model
-from fieldwise.optim import clip
 from fieldwise.optim.rows import touched
 from fieldwise.train import distributed
 from fieldwise.train.steps.plain import Step
@@ -66,13 +65,17 @@ class SharedStep(Step):
         self.passed("forward")
         self.optimizer.zero_grad(set_to_none=True)
         total.backward()
-        value = self._checked(exchange(self.weights(), loss.detach()), number)
+        value = self._checked(exchange(self.added_up(), loss.detach()), number)
         self.passed("backward")
         if self.settings.clip:
-            clip(self.model.parameters(), self.settings.clip)
+            self.clip()
         self.optimizer.step()
         self.passed("optimiser")
         return value
+
+    def added_up(self) -> list[Tensor]:
+        """The parameters of which each worker has the gradient of its share of the batch."""
+        return self.weights()
 
     def objective(self, found: dict[str, Tensor], labels: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
         """This share's part of the batch's loss, and of the loss with its penalties."""

@@ -57,6 +57,5 @@ def test_an_unknown_place_is_refused() -> None:
 
 
 def test_a_lone_process_is_refused() -> None:
-    pytest.importorskip("torchrec", reason="TorchRec is not installed: make distributed")
     with pytest.raises(ConfigError, match="needs workers; start them with --workers or torchrun, found a lone process"):
         refuse(Config("fm", {}, TrainSettings(tables="sharded", optimizer="adagrad")))
