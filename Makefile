@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo distributed interpreter test check format clean
+.PHONY: demo distributed interpreter cluster test check format clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -34,10 +34,18 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
 interpreter: .venv/interpreter
 
-# Tests of the GPU's kernels run where Triton can be had, and are skipped elsewhere.
+# Ray, for `prepare --engine ray`.
+.venv/cluster: .venv/ready
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[cluster]'
+	touch .venv/cluster
+
+cluster: .venv/cluster
+
+# Tests of the GPU's kernels and of clusters run where Triton and Ray can be had, and are skipped elsewhere.
 .PHONY: optional
 optional: .venv/ready
 	@$(MAKE) --no-print-directory interpreter || echo "Triton cannot be installed here: tests of the GPU's kernels are skipped"
+	@$(MAKE) --no-print-directory cluster || echo "Ray cannot be installed here: tests of clusters are skipped"
 
 test: optional
 	$(PYTEST)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fieldwise.commands.app import Force, Json, Separator, app, listed, shipped
-from fieldwise.config.errors import ConfigError
+from fieldwise.config.errors import ConfigError, unknown
 from fieldwise.reporting.console import counting, err, print_json, print_proposals, print_recipe, print_recipes, say
 
 if TYPE_CHECKING:
     from fieldwise.data.encode.encoder import Encoder
+    from fieldwise.data.encode.engine import Opened
     from fieldwise.data.world import SequentialWorld, World
 
 # Fields that are named one by one.
@@ -165,6 +167,10 @@ def prepare(
     threads: Annotated[
         int, typer.Option(help="Threads to work with; the result is the same.", show_default="cores")
     ] = 0,
+    engine: Annotated[str, typer.Option(help="Who works: local, the cores of this machine; ray, a cluster.")] = "local",
+    ray_address: Annotated[
+        str, typer.Option(help="Of --engine ray: the cluster.", show_default="RAY_ADDRESS, or one on this machine")
+    ] = "",
     force: Force = False,
     json: Json = False,
 ) -> None:
@@ -182,6 +188,7 @@ def prepare(
         raise ConfigError("--history-set needs --history, the keys whose past becomes fields")
     if on_bad_rows not in ("stop", "skip"):
         raise ConfigError(f"--on-bad-rows takes stop or skip, found '{on_bad_rows}'")
+    opened = _engine(engine, ray_address, threads)
     known = _known_encoder(continue_from, schema) if continue_from else None
     past = history_settings(history, history_set or ()) if history and history != "none" else None
     asked = Asked(
@@ -213,11 +220,25 @@ def prepare(
         any_order=not any(item.partition("=")[0] in ("time", "folds", "group") for item in history_set or ()),
     )
     with separated(separator), counting("preparing", json) as progress:
-        facts, plan = prepare_asked(asked, folder, force, progress)
+        facts, plan = prepare_asked(asked, folder, force, progress, opened)
     if json:
         print_json(facts)
     else:
         _print_prepared(facts, folder, continue_from, advise_history=not (history or plan.past.keys))
+
+
+def _engine(name: str, address: str, workers: int) -> Opened | None:
+    """What opens the engine that was asked for; nothing for the cores of this machine, where rows pass one by one."""
+    if name not in ("local", "ray"):
+        raise ConfigError(unknown("--engine", name, ("local", "ray")))
+    if address and name != "ray":
+        raise ConfigError(f"--ray-address is for --engine ray, found --engine {name}; leave it out")
+    if name == "local":
+        return None
+    from fieldwise.data.encode.ray_engine import on_ray
+    from fieldwise.data.read.parallel import cores
+
+    return partial(on_ray, address, workers or cores())
 
 
 def _print_prepared(facts: dict[str, Any], folder: Path, continued: Path | None, advise_history: bool) -> None:

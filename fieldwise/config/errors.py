@@ -36,9 +36,20 @@ class OddCell(DataError):
         super().__init__(f"{problem} ({place})" + (f"; {way_out}" if way_out else ""))
         self.problem, self.column, self.text, self.way_out = problem, column, text, way_out
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # As it was: an exception is sent to another process by what it was made of.
+        return _odd_cell, (str(self), self.problem, self.column, self.text, self.way_out)
+
     def at(self, place: str) -> OddCell:
         """The same error with a better place."""
         return OddCell(self.problem, place, self.column, self.text, self.way_out)
+
+
+def _odd_cell(said: str, problem: str, column: str, text: str | None, way_out: str) -> OddCell:
+    """The error that said so."""
+    found = OddCell(problem, "", column, text, way_out)
+    found.args = (said,)
+    return found
 
 
 class ConfigError(FieldwiseError):

@@ -6,11 +6,12 @@ import errno
 import glob
 import os
 import shutil
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from fieldwise.config.errors import FieldwiseError
+from fieldwise.config.errors import FieldwiseError, WorkerLost
 from fieldwise.config.interrupts import interrupts
 
 # The file in an unfinished folder that says which inputs and settings it was started with.
@@ -110,7 +111,8 @@ def whole_folder(path: Path, marker: str, force: bool = False) -> Iterator[Path]
 def resumed_folder(path: Path, marker: str, stamp: str, force: bool = False) -> Iterator[Path]:
     """Like `whole_folder`, but after a kill a process with the same stamp continues; another stamp starts again.
 
-    An error removes the work, an interrupt keeps it. One process at a time writes to `path`.
+    An error removes the work; an interrupt, or the loss of a cluster's workers, keeps it. One process at a time writes
+    to `path`.
     """
     shown, path = path, _checked_path(path, marker, force)
     work = path.with_name(f".{path.name}.started")
@@ -125,6 +127,8 @@ def resumed_folder(path: Path, marker: str, stamp: str, force: bool = False) -> 
             (work / STAMP).unlink()
             hold.unsign()
             _take_place(work, path)
+        except WorkerLost:
+            raise
         except Exception:
             shutil.rmtree(work, ignore_errors=True)
             raise
@@ -244,6 +248,17 @@ def whole_file(path: Path) -> Iterator[Path]:
     try:
         with _full_disk_named(path):
             yield work
+        work.replace(path)
+    finally:
+        work.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_anywhere(path: Path) -> Iterator[Path]:
+    """`whole_file` for a folder that several machines write into: a process id means nothing to the others."""
+    work = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        yield work
         work.replace(path)
     finally:
         work.unlink(missing_ok=True)

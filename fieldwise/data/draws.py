@@ -21,3 +21,15 @@ def stream(seed: int, purpose: int, *more: int) -> np.random.Generator:
     False
     """
     return np.random.default_rng([seed, purpose, *more])
+
+
+def skip(random: np.random.Generator, numbers: int) -> None:
+    """Passes over so many numbers of a stream, as if `random.random(numbers)` had drawn them.
+
+    >>> one, other = stream(0, SPLIT), stream(0, SPLIT)
+    >>> skip(one, 7)
+    >>> bool(one.random() == other.random(8)[7])
+    True
+    """
+    assert isinstance(random.bit_generator, np.random.PCG64)
+    random.bit_generator.advance(numbers)

@@ -45,7 +45,7 @@ if moment == "fitting":
         group.base.execute("SET threads = 1")
         threading.Timer(0.2, press).start()
         group.base.sql("SELECT count(*) FROM range(1000000000000) WHERE hash(range) = 7").fetchall()
-    importlib.import_module("fieldwise.data.encode.fit")._Group.counts = property(counts)
+    importlib.import_module("fieldwise.data.encode.fit").Group.counts = property(counts)
 else:
     module, name, calls = PLACES[moment]
     owner = importlib.import_module(module)

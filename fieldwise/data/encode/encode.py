@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 from fieldwise.config.documents import read_journal
 from fieldwise.data.dataset import OTHER_IDS, ArrayFile, Tally, array_file, write_facts
 from fieldwise.data.encode.encoder import Encoder
+from fieldwise.data.encode.engine import Engine, Threads
 from fieldwise.data.encode.leaves import MOST_ROWS, Leaves
 from fieldwise.data.encode.staged import LABEL, WEIGHT, Progress, read_staged, staged_files, staged_rows
-from fieldwise.data.encode.timeline import other_file, past_file
+from fieldwise.data.encode.timeline import is_there, other_file, past_file, past_of
 from fieldwise.data.encode.unseen import shares_to_hide
 from fieldwise.data.kinds.kind import id_columns
-from fieldwise.data.read.parallel import in_order, using
+from fieldwise.data.read.parallel import using
 
 JOURNAL = "encoded.jsonl"
 Arrays = dict[str, NDArray[np.generic]]
@@ -64,46 +65,54 @@ class _Seen(NamedTuple):
 class Coder:
     """Encodes staged files, each with the history fields of its rows."""
 
-    def __init__(self, encoder: Encoder, stage: Path, before: Before | None = None) -> None:
-        self.encoder, self.stage, self.before = encoder, stage, before
+    def __init__(
+        self, encoder: Encoder, stage: Path, before: Before | None = None, engine: Engine | None = None
+    ) -> None:
+        self.encoder, self.stage, self.before = encoder if engine is None else encoder.without_past, stage, before
+        self.engine = engine or Threads()
         self.known = before.places(encoder) if before else {}
         weight = [WEIGHT] if encoder.schema.weight else []
         left = dict.fromkeys(field.column for field in encoder.schema.fields if field.name not in self.known)
         self.columns = [*left, LABEL, *weight] if before else None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the engine: what works on a shard has none."""
+        return {**self.__dict__, "engine": Threads()}
+
     def encode(self, part: str, done: int = 0, every: int = 1) -> Iterator[Arrays]:
         """The arrays of a part, file after file, behind the first `done` files, a piece at a time."""
         files = staged_files(self.stage / part)
         firsts = np.cumsum([0, *(staged_rows(file) for file in files)])
-        views = [past_file, other_file] if self.views(part) else [past_file]
-
-        def arrays(number: int) -> Arrays:
-            own = slice(firsts[number], firsts[number + 1])
-            known = self._ids_before(part, own)
-            seen = [self._seen(part, own, file, known, every) for file in views]
-            return self._arrays(read_staged(files[number], self.columns), seen, every)
-
         # Trees have threads of their own.
         with using(1) if self.encoder.leaves is not None else ExitStack():
-            yield from in_order(arrays, range(done, len(files)))
+            work = _Encoding(self, part, files, firsts, self.views(part), every)
+            yield from self.engine.map(work, range(done, len(files)))
+
+    def arrays(self, part: str, rows: slice, file: Path, views: bool, every: int) -> Arrays:
+        """The arrays of one file, which has these rows of a part."""
+        known = self._ids_before(part, rows)
+        both = [past_file, other_file] if views else [past_file]
+        seen = [self._seen(part, rows, file, of, known, every) for of in both]
+        return self._arrays(read_staged(file, self.columns), seen, every)
 
     def views(self, part: str) -> bool:
         """Whether the rows of a part have two views of the past."""
-        return any(other_file(self.stage, part, number).exists() for number in self._numbers)
+        return any(is_there(other_file(self.stage, part, number)) for number in self._numbers)
 
     @property
     def _numbers(self) -> list[int | None]:
         """The numbers of the sequences, and that of the history, if there is one."""
         return [*([None] if self.encoder.history is not None else []), *range(len(self.encoder.pasts.every))]
 
-    def _seen(self, part: str, rows: slice, file: Any, known: Mapping[str, NDArray[np.int32]], every: int) -> _Seen:
+    def _seen(
+        self, part: str, rows: slice, staged: Path, file: Any, known: Mapping[str, NDArray[np.int32]], every: int
+    ) -> _Seen:
         """What rows of a part see of the past, in one view; where there is one alone, in that."""
         found = {}
         for number in self._numbers:
             asked = file(self.stage, part, number)
-            path = asked if asked.exists() else past_file(self.stage, part, number)
-            # Mapped for these rows alone, so that no more than they stay in memory.
-            found[number] = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False)[rows][::every])
+            path = asked if is_there(asked) else past_file(self.stage, part, number)
+            found[number] = past_of(path, staged, rows)[::every]
         ids = {name: own[::every] for name, own in known.items()}
         for number, past in enumerate(self.encoder.pasts):
             ids |= past.by_name(found[number].reshape(-1, len(past.names), past.settings.last))
@@ -125,6 +134,22 @@ class Coder:
         if len(views) > 1:
             found[OTHER_IDS] = split_ranks(self.encoder, self.encoder.transform(rows, *views[1]))["ids"]
         return found | ({"weights": rows[WEIGHT].to_numpy()} if self.encoder.schema.weight else {})
+
+
+@dataclass(frozen=True)
+class _Encoding:
+    """The number of a part's file -> its arrays."""
+
+    coder: Coder
+    part: str
+    files: Sequence[Path]
+    firsts: NDArray[np.int64]
+    views: bool
+    every: int
+
+    def __call__(self, number: int) -> Arrays:
+        rows = slice(int(self.firsts[number]), int(self.firsts[number + 1]))
+        return self.coder.arrays(self.part, rows, self.files[number], self.views, self.every)
 
 
 def split_ranks(encoder: Encoder, ids: NDArray[np.int32]) -> Arrays:
@@ -153,6 +178,7 @@ def write_parts(
     before: Before | None = None,
     negatives_kept: float = 1.0,
     hide: dict[str, float] | None = None,
+    engine: Engine | None = None,
 ) -> None:
     """Writes a prepared folder of staged rows: the schema, the encoder, the arrays of all parts and the facts.
 
@@ -160,7 +186,7 @@ def write_parts(
     """
     (folder / "schema.toml").write_text(encoder.schema.to_toml(), encoding="utf-8")
     encoder.save(folder / "encoder")
-    digest = _encode(Coder(encoder, stage, before), folder, tally.rows, progress)
+    digest = _encode(Coder(encoder, stage, before, engine), folder, tally.rows, progress)
     hide = shares_to_hide(encoder, folder, tally) if hide is None else hide
     write_facts(folder, encoder.names, encoder.layout, tally, negatives_kept, digest, hide)
 

@@ -6,6 +6,7 @@ values, the most frequent first, or the buckets of a number. Leaves of trees may
 
 from __future__ import annotations
 
+import copy
 import json
 import threading
 from collections.abc import Collection, Mapping, Sequence
@@ -190,6 +191,13 @@ class Encoder:
         """The last moment that history and sequences have come to."""
         timed = self.history is not None and self.history.settings.time
         return max(self.pasts.end, self.history.end) if self.history and timed else self.pasts.end
+
+    @property
+    def without_past(self) -> Encoder:
+        """The same codes without the counts of the history, for those who are given what rows see of it."""
+        other = copy.copy(self)
+        other.history, other._quick = self.history and History(self.history.settings), {}
+        return other
 
     def save_past(self, folder: Path) -> None:
         """Writes the files of history and sequences alone, anew."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import glob
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -47,37 +49,74 @@ def fit_encoder(
 
     With `lifetimes` this is a folder of a chain: what it has of values is remembered, and decides of known ones.
     """
+    table = staged_schema(staged)
+    source = Source.of(table, f"{glob.escape(str(staged))}/*.parquet")
+    most = most_together(sum(map(staged_rows, staged_files(staged))), len(table))
+    fits = Fits(schema, known, lifetimes)
+    with opened(staged.parent, threads) as base:
+        for queries in groups_of(schema, table, most):
+            fits.take(queries, Group(base, source, list(queries.values())))
+            progress("fitting", len(fits.codes))
+    return fits.encoder()
+
+
+@contextmanager
+def opened(work: Path, threads: int) -> Iterator[Any]:
+    """A DuckDB that holds little in memory, and the rest in files under `work`."""
     import duckdb
 
-    table = staged_schema(staged)
-    # Numbered columns, because DuckDB takes names that differ in case alone for one.
-    numbered = ", ".join(f"c{number}" for number in range(len(table)))
-    source = f"read_parquet({quoted(f'{glob.escape(str(staged))}/*.parquet')}) AS staged({numbered})"
-    label = f"c{table.names.index(LABEL)}"
     settings: dict[str, str | bool | int | float | list[str]] = {
         "threads": threads,
         "memory_limit": MEMORY,
-        "temp_directory": str(staged.parent),
+        "temp_directory": str(work),
         "preserve_insertion_order": False,
     }
-    most = most_together(sum(map(staged_rows, staged_files(staged))), len(table))
-    codes: dict[int, Code] = {}
     with duckdb.connect(config=settings) as base:
         base.execute("SET parquet_metadata_cache = true")
-        for queries in _groups(schema, table, most):
-            group = _Group(base, source, label, list(queries.values()))
-            for k, number in enumerate(queries):
-                codes[number] = _code(schema, codes, number, known, _Column(group, k), lifetimes)
-            progress("fitting", len(codes))
-    for number, field in enumerate(schema.fields):
-        if field.key:
-            codes[number] = _code(schema, codes, number, known, None, lifetimes)
-    every = [codes[number] for number in range(len(schema.fields))]
-    encoder = Encoder(replace(schema, fields=tuple(code.field for code in every)), every)
-    if lifetimes:
-        lifetimes.close(encoder.schema.fields)
-        encoder.lifetimes = lifetimes
-    return encoder
+        yield base
+
+
+@dataclass
+class Fits:
+    """The codes of fields that were fitted so far, by the fields' numbers."""
+
+    schema: Schema
+    known: Encoder | None
+    lifetimes: Lifetimes | None
+    codes: dict[int, Code] = dataclasses.field(default_factory=dict)
+
+    def take(self, queries: Iterable[int], group: Group) -> None:
+        """Fits the fields that are counted together."""
+        for k, number in enumerate(queries):
+            self.codes[number] = self._code(number, _Column(group, k))
+
+    def encoder(self) -> Encoder:
+        """The encoder of all codes, with those that need no counting."""
+        for number, one in enumerate(self.schema.fields):
+            if one.key:
+                self.codes[number] = self._code(number, None)
+        every = [self.codes[number] for number in range(len(self.schema.fields))]
+        encoder = Encoder(replace(self.schema, fields=tuple(code.field for code in every)), every)
+        if self.lifetimes:
+            self.lifetimes.close(encoder.schema.fields)
+            encoder.lifetimes = self.lifetimes
+        return encoder
+
+    def _code(self, number: int, column: _Column | None) -> Code:
+        """The code of one field; it comes after that of the field whose ids it shares."""
+        own, known = self.schema.fields[number], self.known
+        if own.shares:
+            owner = self.codes[self.schema.names.index(own.shares)]
+            return own.over(owner, known.codes[number].width) if known else own.fit_over(owner, column)
+        if column is None:
+            return known.codes[number] if known else own.load([], {})
+        if known:
+            code = known.codes[number]
+            return self.lifetimes.grown(code, column) if self.lifetimes else code.grown(column)
+        code = _fitted(own, column)
+        if self.lifetimes:
+            self.lifetimes.first(code, column)
+        return code
 
 
 def _fitted(field: Field, column: Counted) -> Code:
@@ -89,36 +128,12 @@ def _fitted(field: Field, column: Counted) -> Code:
     return code
 
 
-def _code(
-    schema: Schema,
-    codes: Mapping[int, Code],
-    number: int,
-    known: Encoder | None,
-    column: _Column | None,
-    lifetimes: Lifetimes | None,
-) -> Code:
-    """The code of one field; it comes after that of the field whose ids it shares."""
-    field = schema.fields[number]
-    if field.shares:
-        owner = codes[schema.names.index(field.shares)]
-        return field.over(owner, known.codes[number].width) if known else field.fit_over(owner, column)
-    if column is None:
-        return known.codes[number] if known else field.load([], {})
-    if known:
-        code = known.codes[number]
-        return lifetimes.grown(code, column) if lifetimes else code.grown(column)
-    code = _fitted(field, column)
-    if lifetimes:
-        lifetimes.first(code, column)
-    return code
-
-
 def most_together(rows: int, width: int) -> int:
     """How many columns are counted together: one alone where it has many more rows than the file has columns."""
     return max(1, min(GROUP_COLUMNS, min(GROUP_CELLS, CELLS_A_COLUMN * width) // max(1, rows)))
 
 
-def _groups(schema: Schema, table: pa.Schema, most: int) -> Iterator[dict[int, Query]]:
+def groups_of(schema: Schema, table: pa.Schema, most: int) -> Iterator[dict[int, Query]]:
     """The numbers of fields that are counted together, and what is to be counted of each."""
     places, types = {name: place for place, name in enumerate(table.names)}, table.types
     alike: dict[object, dict[int, Query]] = {}
@@ -127,7 +142,7 @@ def _groups(schema: Schema, table: pa.Schema, most: int) -> Iterator[dict[int, Q
     for number, field in sorted(counted, key=lambda each: bool(each[1].shares)):
         place = places[field.column]
         query = field.query(f"c{place}", is_list(types[place]))
-        key = (field.kind, str(types[place]), query.several, query.least, field.shares)
+        key = (field.kind, str(types[place]), query.several, query.least, query.counted, field.shares)
         alike.setdefault(key, {})[number] = query
     for same in alike.values():
         every = iter(same.items())
@@ -135,14 +150,30 @@ def _groups(schema: Schema, table: pa.Schema, most: int) -> Iterator[dict[int, Q
             yield group
 
 
-class _Group:
+@dataclass(frozen=True)
+class Source:
+    """Staged rows, and their label, as DuckDB has them."""
+
+    rows: str
+    label: str
+
+    @classmethod
+    def of(cls, table: pa.Schema, *files: str) -> Source:
+        """Those of parquet files, or of all that a pattern stands for, with the columns of a table."""
+        # Numbered columns, because DuckDB takes names that differ in case alone for one.
+        numbered = ", ".join(f"c{number}" for number in range(len(table)))
+        listed = ", ".join(map(quoted, files))
+        return cls(f"read_parquet([{listed}]) AS staged({numbered})", f"c{table.names.index(LABEL)}")
+
+
+class Group:
     """Columns that are counted together, one below the other, at the first question about any of them."""
 
-    def __init__(self, base: Any, source: str, label: str, queries: Sequence[Query]) -> None:
+    def __init__(self, base: Any, source: Source, queries: Sequence[Query]) -> None:
         self.base, self.queries = base, queries
         cells, count = ", ".join(query.cell for query in queries), len(queries)
         k, cell = (f"unnest(range({count}))", f"unnest([{cells}])") if count > 1 else ("0", cells)
-        self.cells = f"SELECT {k} AS k, {cell} AS cell, {label} AS label FROM {source}"
+        self.cells = f"SELECT {k} AS k, {cell} AS cell, {source.label} AS label FROM {source.rows}"
 
     @cached_property
     def counts(self) -> str:
@@ -235,7 +266,7 @@ class _Group:
 class _Column:
     """What is counted of column k of a group: see Counted."""
 
-    group: _Group
+    group: Group
     k: int
 
     @property

@@ -45,13 +45,16 @@ def keep_rows(stage: Path, data: Path, fields: Collection[str], kept: Kept) -> N
     """Moves staged rows into a prepared folder, without the columns that became no field."""
     shutil.rmtree(data / FOLDER, ignore_errors=True)
     wanted = {*fields, LABEL, WEIGHT}
+    # The chunks are counted anew, so that it does not matter in which shards they were staged.
+    chunks = sorted({file.name for part in PARTS for file in staged_files(stage / part)})
+    names_of = {name: f"{number:08d}.parquet" for number, name in enumerate(chunks)}
     for part in PARTS:
         (data / FOLDER / part).mkdir(parents=True)
         files = staged_files(stage / part)
         names = staged_schema(stage / part).names if files else []
         own = [name for name in names if name in wanted]
         for file in files:
-            _move(file, data / FOLDER / part / file.name, own if len(own) < len(names) else None)
+            _move(file, data / FOLDER / part / names_of[file.name], own if len(own) < len(names) else None)
     kept.save(data)
 
 

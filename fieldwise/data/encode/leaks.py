@@ -10,6 +10,7 @@ of their mean label.
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from fieldwise.data.encode.staged import LABEL, staged_chunks, staged_schema
+from fieldwise.data.encode.engine import Engine, Threads
+from fieldwise.data.encode.staged import LABEL, read_staged, staged_chunks, staged_files, staged_rows, staged_schema
 from fieldwise.data.history.history import mixed
 from fieldwise.data.read.formats import is_list
 from fieldwise.data.read.texts import texts_of
@@ -66,7 +68,9 @@ class Leak:
         )
 
 
-def find_leak(stage: Path, rows: Mapping[str, int], part: str, fields: Sequence[str]) -> Leak | None:
+def find_leak(
+    stage: Path, rows: Mapping[str, int], part: str, fields: Sequence[str], engine: Engine | None = None
+) -> Leak | None:
     """The plainest leak between the staged training rows and those of a part, if there is one."""
     if len(fields) < 2:
         return None
@@ -74,8 +78,7 @@ def find_leak(stage: Path, rows: Mapping[str, int], part: str, fields: Sequence[
     hasher = _Hasher(held, fields, staged_schema(stage / "train"))
     total, hashes = hasher(held, range(len(fields)))
     first = max(1, min(FIRST_ROWS, FIRST_CELLS // len(fields)))
-    chunks = staged_chunks(stage / "train", [*fields, LABEL])
-    head, rest = _cut(chunks, first)
+    head = _first(staged_chunks(stage / "train", [*fields, LABEL]), first)
     known = [(*hasher(chunk, range(len(fields))), chunk[LABEL].to_numpy()) for chunk in head]
 
     def grouped(left_out: tuple[int, ...]) -> _Groups:
@@ -99,11 +102,10 @@ def find_leak(stage: Path, rows: Mapping[str, int], part: str, fields: Sequence[
     if seen == 1:
         return _plainest(ways(), labels, fields)
     suspects = _suspects(ways(), labels, seen)
-    wanted = sorted({field for groups in suspects for field in groups.left_out})
-    for chunk in rest if suspects else ():
-        more = (*hasher(chunk, wanted), chunk[LABEL].to_numpy())
-        for groups in suspects:
-            groups.count(*more)
+    following = _Following(suspects, hasher, [*fields, LABEL])
+    for counts in (engine or Threads()).map(following, _behind(stage / "train", first) if suspects else ()):
+        for groups, own in zip(suspects, counts, strict=True):
+            groups.counts += own
     return _plainest(suspects, labels, fields)
 
 
@@ -132,20 +134,28 @@ def _plainest(suspects: Iterable[_Groups], labels: NDArray[np.bool_], fields: Se
 
 def _held_out(path: Path, fields: Sequence[str]) -> tuple[pa.Table, NDArray[np.bool_]]:
     most = max(1, min(HELD_ROWS, HELD_CELLS // len(fields)))
-    head, _ = _cut(staged_chunks(path, [*fields, LABEL]), most)
-    rows = pa.concat_tables(head)
+    rows = pa.concat_tables(_first(staged_chunks(path, [*fields, LABEL]), most))
     return rows, rows[LABEL].to_numpy() > 0
 
 
-def _cut(chunks: Iterator[pa.Table], rows: int) -> tuple[list[pa.Table], Iterator[pa.Table]]:
-    """The first `rows` rows, and an iterator over the rest."""
+def _first(chunks: Iterator[pa.Table], rows: int) -> list[pa.Table]:
+    """The first `rows` rows."""
     head: list[pa.Table] = []
     for chunk in chunks:
         head.append(chunk.slice(0, rows))
         rows -= len(head[-1])
         if not rows:
-            return head, itertools.chain([chunk.slice(len(head[-1]))], chunks)
-    return head, iter(())
+            break
+    return head
+
+
+def _behind(part: Path, rows: int) -> Iterator[tuple[Path, int]]:
+    """The files that have more than the first `rows` rows, each with how many of its rows are among these."""
+    for file in staged_files(part):
+        own = staged_rows(file)
+        if own > rows:
+            yield file, rows
+        rows = max(0, rows - own)
 
 
 class _Hasher:
@@ -225,6 +235,27 @@ class _Groups:
         area = auc(positives[there] / count[there], of)
         error = np.sqrt((1 / positive + 1 / (len(of) - positive)) / 12)
         return float(np.median(count[there])), area, float(error)
+
+
+@dataclass(frozen=True)
+class _Following:
+    """A file, and the rows of it that were counted -> what each suspect's groups have of the others."""
+
+    suspects: Sequence[_Groups]
+    hasher: _Hasher
+    columns: Sequence[str]
+
+    def __call__(self, work: tuple[Path, int]) -> list[NDArray[np.float64]]:
+        file, counted = work
+        chunk = read_staged(file, self.columns).slice(counted)
+        wanted = sorted({field for groups in self.suspects for field in groups.left_out})
+        more, found = (*self.hasher(chunk, wanted), chunk[LABEL].to_numpy()), []
+        for groups in self.suspects:
+            own = copy.copy(groups)
+            own.counts = np.zeros_like(groups.counts)
+            own.count(*more)
+            found.append(own.counts)
+        return found
 
 
 def auc(scores: NDArray[np.float64], labels: NDArray[np.bool_]) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -50,6 +52,20 @@ class Levels:
             cell = self.cells.setdefault(name, [0, 0])
             cell[0] += count
             cell[1] += int(own)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What was counted, for `join`, as JSON holds it."""
+        return {"cells": self.cells, "by_place": self.by_place, "divided": self.divided}
+
+    def join(self, state: dict[str, Any]) -> None:
+        """Counts the rows that come next, of which this is the state."""
+        self.by_place |= state["by_place"]
+        self.divided |= state["divided"]
+        for name, (rows, positives) in state["cells"].items():
+            cell = self.cells.setdefault(name, [0, 0])
+            cell[0] += rows
+            cell[1] += positives
 
     @property
     def blocks(self) -> list[Level]:

@@ -18,25 +18,32 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fieldwise.config.files import resumed_folder, whole_folder
+from fieldwise.config.errors import ConfigError
+from fieldwise.config.files import drop_folder, resumed_folder, whole_folder
 from fieldwise.data.dataset import FACTS, Tally, one_label
 from fieldwise.data.encode import folds, rates, refit
 from fieldwise.data.encode.encode import Coder, fit_leaves, write_parts
 from fieldwise.data.encode.encoder import Encoder
+from fieldwise.data.encode.engine import Engine
 from fieldwise.data.encode.expiry import Expiry
 from fieldwise.data.encode.fit import fit_encoder
+from fieldwise.data.encode.fit_shards import fit_in_shards
 from fieldwise.data.encode.giveaways import find_giveaways
+from fieldwise.data.encode.history_shards import fold_history
 from fieldwise.data.encode.infer import SAMPLE_ROWS, infer_schema, is_time, sample_of
 from fieldwise.data.encode.kept import Kept, keep_rows
 from fieldwise.data.encode.leaks import Leak, find_leak
-from fieldwise.data.encode.lifetimes import lifetimes_at
+from fieldwise.data.encode.lifetimes import Lifetimes, lifetimes_at
 from fieldwise.data.encode.plan import Inputs, Plan
 from fieldwise.data.encode.propose_history import Proposal, propose
 from fieldwise.data.encode.restart import stamp_of
 from fieldwise.data.encode.split import Rows, Split
 from fieldwise.data.encode.split_staged import own_words
 from fieldwise.data.encode.stage import DROPPED, JOURNAL, Stager, Taken
+from fieldwise.data.encode.stage_shards import FOLDER as SHARDS
+from fieldwise.data.encode.stage_shards import ShardStager
 from fieldwise.data.encode.staged import LABEL, ROW, WEIGHT, Progress, quiet, read_staged, staged_chunks, staged_files
+from fieldwise.data.encode.time_shards import time_history
 from fieldwise.data.encode.timeline import write_history, write_sequences
 from fieldwise.data.history.history import History
 from fieldwise.data.read.labels import read_labels, read_weights
@@ -63,36 +70,47 @@ def prepare(
 
 @dataclass(frozen=True)
 class _Work:
-    """What the steps share: what was asked for, where rows are staged, the progress callback, and the notes."""
+    """What the steps share: what was asked for, where rows are staged, the progress callback, what works on shards,
+    if rows come in such, and the notes."""
 
     plan: Plan
     stage: Path
     progress: Progress
+    engine: Engine | None = None
     notes: list[str] = field(default_factory=list)
 
 
-def carry_out(plan: Plan, out: Path, force: bool = False, progress: Progress = quiet) -> dict[str, Any]:
-    """Writes the prepared folder `out` as planned, whole or not at all, and returns its facts."""
+def carry_out(
+    plan: Plan, out: Path, force: bool = False, progress: Progress = quiet, engine: Engine | None = None
+) -> dict[str, Any]:
+    """Writes the prepared folder `out` as planned, whole or not at all, and returns its facts.
+
+    With an engine the steps work on shards of the rows; the folder is the same.
+    """
     if plan.given:
         # Before all rows are read; of a schema that these decide, behind them.
         Expiry(tuple(plan.expire_after)).check(plan.given)
-    with _folder(out, stamp_of(plan), force) as folder, using(plan.threads or cores()):
-        work = _Work(plan, folder / "stage", progress)
+    with _folder(out, stamp_of(plan, engine is not None), force) as folder, using(plan.threads or cores()):
+        work = _Work(plan, folder / "stage", progress, engine)
+        if engine:
+            work.stage.mkdir(exist_ok=True)
+            engine.check([*(plan.inputs.files if plan.inputs else ()), work.stage])
         tally = _stage(work)
         schema = _schema(work)
         lifetimes = lifetimes_at(work.stage / "train", schema, plan.known, plan.expire_after)
-        encoder = fit_encoder(schema, work.stage / "train", progress, plan.known, threads(), lifetimes)
+        encoder = _fit(work, schema, lifetimes)
         proposals = _add_history(work, encoder, tally)
         _add_leaves(work, encoder, tally)
         check_names(encoder.names)
-        write_parts(encoder, work.stage, folder, tally, progress, negatives_kept=plan.keep_negatives)
+        kept = plan.keep_negatives
+        write_parts(encoder, work.stage, folder, tally, progress, negatives_kept=kept, engine=engine)
         if lifetimes.see_shared(encoder.codes, folder / "train"):
             lifetimes.save(folder / "encoder")
         leak = _leak(work, encoder, tally)
         giveaways = find_giveaways(folder / "train", encoder.codes)
         work.notes.extend(giveaway.warning for giveaway in giveaways)
         # The journal first: what is killed here must not be taken for staged.
-        (work.stage / JOURNAL).unlink()
+        forget_journal(work.stage)
         makes = _keep(work, encoder, tally, leak, folder)
         shutil.rmtree(work.stage)
     return {
@@ -111,6 +129,18 @@ def carry_out(plan: Plan, out: Path, force: bool = False, progress: Progress = q
     }
 
 
+def check_shards(plan: Plan) -> None:
+    """Refuses what does not come out of shards as it does of all rows one after another."""
+    refused = {
+        "sequences": plan.log_fields,
+        "--continue-from with a history": plan.known and plan.past.keys,
+        "a history of all rows in a random order (folds=0)": plan.past.keys and not (plan.past.time or plan.past.folds),
+    }
+    for what, asked in refused.items():
+        if asked:
+            raise ConfigError(f"--engine ray does not make {what} yet; leave it out, or prepare on one machine")
+
+
 def _folder(out: Path, stamp: str, force: bool) -> AbstractContextManager[Path]:
     return resumed_folder(out, FACTS, stamp, force) if stamp else whole_folder(out, FACTS, force)
 
@@ -123,11 +153,22 @@ def _stage(work: _Work) -> Tally:
     taken = Taken(plan.label, plan.weight, columns, plan.drop, plan.past, plan.values, plan.log_fields)
     names = {source: f"the {source} rows" for source in plan.sources} | dict(plan.names)
     stager = Stager(work.stage, taken, plan.parting, plan.keep_negatives, names)
-    staged = stager.stage(plan.sources, work.notes, work.progress)
+    if work.engine:
+        staged = ShardStager(stager, plan.sources, work.engine).stage(work.notes, work.progress)
+    else:
+        staged = stager.stage(plan.sources, work.notes, work.progress)
     if staged.kept:
         work.notes.append(f"went on after an interrupted run: {staged.kept:,} rows were staged already")
     work.notes.extend(held_out_notes(staged.tally, None if plan.parting is plan.split else plan.parting))
     return staged.tally
+
+
+def _fit(work: _Work, schema: Schema, lifetimes: Lifetimes) -> Encoder:
+    """The codes of all fields, from the staged training rows."""
+    train, known = work.stage / "train", work.plan.known
+    if work.engine:
+        return fit_in_shards(schema, train, work.progress, known, work.engine, work.stage / SHARDS, lifetimes)
+    return fit_encoder(schema, train, work.progress, known, threads(), lifetimes)
 
 
 def _schema(work: _Work) -> Schema:
@@ -154,7 +195,7 @@ def _add_history(work: _Work, encoder: Encoder, tally: Tally) -> list[Proposal]:
     encoder.schema = replace(encoder.schema, history=history)
     if history.keys:
         encoder.history = copy.deepcopy(known.history) if known else History(history)
-        write_history(encoder, work.stage, tally.rows, work.progress)
+        _write_history(work, encoder, tally)
     if encoder.pasts:
         if known:
             encoder.pasts.take(known.pasts, _given_up(encoder, known))
@@ -176,17 +217,29 @@ def _given_up(encoder: Encoder, known: Encoder) -> dict[str, NDArray[np.int32]]:
     return found
 
 
+def _write_history(work: _Work, encoder: Encoder, tally: Tally) -> None:
+    """What all rows see of the history, which then has counted the training rows."""
+    if work.engine is None:
+        write_history(encoder, work.stage, tally.rows, work.progress)
+    else:
+        in_shards = time_history if encoder.schema.history.time else fold_history
+        in_shards(encoder, work.stage, tally.rows, work.progress, work.engine)
+
+
 def _add_leaves(work: _Work, encoder: Encoder, tally: Tally) -> None:
     """Fits trees on the encoded training rows, if their leaves shall be fields."""
     if encoder.schema.gbdt_leaves:
         known = work.plan.known
-        encoder.leaves = known.leaves if known else fit_leaves(Coder(encoder, work.stage), tally.rows["train"])
+        encoder.leaves = (
+            known.leaves if known else fit_leaves(Coder(encoder, work.stage, engine=work.engine), tally.rows["train"])
+        )
 
 
 def _leak(work: _Work, encoder: Encoder, tally: Tally) -> Leak | None:
     """The plainest leak between the training rows and those to judge by, noted."""
     held_out = next((part for part in ("valid", "test") if part in tally.rows), "")
-    leak = find_leak(work.stage, tally.rows, held_out, _plain_columns(encoder.schema)) if held_out else None
+    fields = _plain_columns(encoder.schema)
+    leak = find_leak(work.stage, tally.rows, held_out, fields, work.engine) if held_out else None
     if leak:
         history = encoder.schema.history
         in_folds = bool(history.keys) and not history.time
@@ -217,6 +270,12 @@ def _keep(work: _Work, encoder: Encoder, tally: Tally, leak: Leak | None, folder
         kept = Kept(makes, leak.alike_in if leak else (), plan.parting.group)
         keep_rows(work.stage, folder, schema.columns, kept)
     return makes
+
+
+def forget_journal(stage: Path) -> None:
+    """Removes what says which rows are staged."""
+    (stage / JOURNAL).unlink(missing_ok=True)
+    drop_folder(stage / SHARDS)
 
 
 def held_out_notes(tally: Tally, split: Split | None) -> list[str]:

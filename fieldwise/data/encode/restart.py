@@ -13,10 +13,10 @@ from fieldwise.data.encode.plan import Plan
 
 # What is left behind is only for those who would leave the same: raised with the layout of staged or encoded
 # files, and with the draw of the parts.
-FORMAT = 3
+FORMAT = 4
 
 
-def stamp_of(plan: Plan) -> str:
+def stamp_of(plan: Plan, in_shards: bool = False) -> str:
     """Names, sizes and times of the files, and all that decides what becomes of their rows; nothing without files."""
     if plan.inputs is None:
         return ""
@@ -25,6 +25,7 @@ def stamp_of(plan: Plan) -> str:
     schema = plan.given.to_toml() if plan.given else ""
     settings = [plan.label, schema, plan.parting, plan.weight, sorted(plan.drop), plan.keep_negatives, plan.past]
     settings += [plan.gbdt_leaves, plan.keep_rows, plan.values, plan.sequences, plan.position, plan.expire_after]
+    settings += [in_shards] if in_shards else []
     known = _digest(plan.known) if plan.known else ""
     return json.dumps([FORMAT, __version__, files, plan.inputs.reading, [repr(one) for one in settings], known])
 

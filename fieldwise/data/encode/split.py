@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -14,15 +14,13 @@ from numpy.typing import NDArray
 
 from fieldwise.config.errors import ConfigError, DataError, missing_column
 from fieldwise.data.dataset import PARTS
-from fieldwise.data.draws import SPLIT, stream
+from fieldwise.data.draws import SPLIT, skip, stream
 from fieldwise.data.history.history import column_hashes, mixed
 from fieldwise.data.read.moments import day_of, moment_of, seconds, words_of
 from fieldwise.data.read.texts import texts_of
 from fieldwise.data.schema import ROW_ORDER
 
 Rows = Callable[[], Iterator[pa.Table]]
-# The labels of a chunk, behind the rows that have passed.
-Labels = Callable[[pa.Table, int], NDArray[np.uint8]]
 # From a chunk, its labels and the number of rows before it to the part number of each of its rows.
 Assign = Callable[[pa.Table, NDArray[np.uint8], int], NDArray[np.int64]]
 # Rows of one label that are drawn together: each such block has its share in every part.
@@ -73,13 +71,14 @@ def order_bounds(split: Split, rows: int) -> NDArray[np.float64]:
     return np.asarray(np.floor(np.cumsum(split.shares)[:2] * rows + 1e-9))
 
 
-def at_random(split: Split) -> Callable[[NDArray[np.uint8]], NDArray[np.int64]]:
+def at_random(split: Split, before: tuple[int, int] = (0, 0)) -> Callable[[NDArray[np.uint8]], NDArray[np.int64]]:
     """A function that gives the part numbers of the next rows by their labels; where the rows are cut does not matter.
 
     Both labels are drawn apart, block after block, so that all parts have the same rate of positives: what few of them
-    say of a part would else be chance.
+    say of a part would else be chance. `before` are the rows of each label that came before.
     """
-    edges, strata = np.cumsum(split.shares)[:2], [_Stratum(split.seed, label) for label in (0, 1)]
+    edges = np.cumsum(split.shares)[:2]
+    strata = [_Stratum(split.seed, label, passed) for label, passed in enumerate(before)]
 
     def parts(labels: NDArray[np.uint8]) -> NDArray[np.int64]:
         found = np.empty(len(labels), dtype=np.int64)
@@ -94,8 +93,11 @@ def at_random(split: Split) -> Callable[[NDArray[np.uint8]], NDArray[np.int64]]:
 class _Stratum:
     """Numbers in [0, 1) for the rows of one label: uniform, and in each block of rows evenly spaced in random order."""
 
-    def __init__(self, seed: int, label: int) -> None:
+    def __init__(self, seed: int, label: int, passed: int = 0) -> None:
         self.random, self.left = stream(seed, SPLIT, label), np.empty(0)
+        blocks, rows = divmod(passed, STRATUM)
+        skip(self.random, blocks * (STRATUM + 1))
+        self.next(rows)
 
     def next(self, count: int) -> NDArray[np.float64]:
         blocks = max(0, -(-(count - len(self.left)) // STRATUM))
@@ -106,84 +108,106 @@ class _Stratum:
         return found[:count]
 
 
-def assigner(rows: Rows, split: Split, notes: list[str], labels: Labels) -> Assign:
-    """How the rows are divided; `rows` are read once before that where they are put in the order of a column."""
-    edges = np.cumsum(split.shares)[:2]
-    if split.time:
-        return _by_time(rows, split, notes, labels)
-    if split.group:
-        return lambda chunk, labels, passed: by_group(split, chunk)
-    if not split.by:
-        parts = at_random(split)
-        return lambda chunk, labels, passed: parts(labels)
-    counts: dict[str, int] = {}
-    total = 0
-    for chunk in rows():
-        if split.by in chunk.column_names:
-            texts, places = texts_of(chunk[split.by])
-            for place, n in enumerate(np.bincount(places, minlength=len(texts)).tolist()):
-                if n:
-                    counts[texts[place] or ""] = counts.get(texts[place] or "", 0) + n
-        elif split.by != ROW_ORDER:
+class Survey:
+    """What must be known of all rows before any of them has a part; that of shards is joined in their order."""
+
+    def __init__(self) -> None:
+        self.labels = [0, 0]
+        # How many rows have each value of the column that they are split by, and how many of them are positive.
+        self.values: dict[str | None, list[int]] = {}
+
+    @property
+    def rows(self) -> int:
+        return sum(self.labels)
+
+    def add(self, split: Split, chunk: pa.Table, labels: NDArray[np.uint8]) -> None:
+        """Counts a chunk."""
+        positives = int(labels.sum())
+        self.join([len(labels) - positives, positives], self._counted(split, chunk, labels))
+
+    def join(self, labels: Sequence[int], values: Mapping[str | None, Sequence[int]]) -> None:
+        """Counts the rows of the survey that comes next."""
+        self.labels = [own + more for own, more in zip(self.labels, labels, strict=True)]
+        for value, (rows, positives) in values.items():
+            before = self.values.get(value, (0, 0))
+            self.values[value] = [before[0] + rows, before[1] + positives]
+
+    def _counted(self, split: Split, chunk: pa.Table, labels: NDArray[np.uint8]) -> dict[str | None, list[int]]:
+        if not split.by or split.is_order_of(chunk):
+            return {}
+        if split.by not in chunk.column_names:
             problem = missing_column(split.by, chunk.column_names, what="--split-by column")
             raise DataError(f"{problem} (or `row`, the file's order)")
-        total += len(chunk)
-    if not counts:
-        bounds = order_bounds(split, total)
-        return lambda chunk, labels, passed: np.searchsorted(
-            bounds, np.arange(passed, passed + len(chunk)), side="right"
-        )
-    part_of = _parts_by_value(counts, edges, split.by, notes)
-
-    def by_value(chunk: pa.Table, labels: NDArray[np.uint8], passed: int) -> NDArray[np.int64]:
         texts, places = texts_of(chunk[split.by])
-        return np.array([part_of.get(text or "", 0) for text in texts])[places]
+        counts = [np.bincount(places, weights=of, minlength=len(texts)).astype(np.int64) for of in (None, labels)]
+        return {text: own for text, *own in zip(texts, *(of.tolist() for of in counts), strict=True) if own[0]}
 
-    return by_value
 
+@dataclass(frozen=True)
+class Parting:
+    """How rows are divided, known before the first of them has a part: by value, by place, or else as `split` says."""
 
-def _by_time(rows: Rows, split: Split, notes: list[str], labels: Labels) -> Assign:
-    """`assigner` in the order of times, rows of one time in one part and rows without a time first of all."""
-    seen = _counted(rows, split.by, labels)
-    moments, counts = seconds(list(seen), split.time), np.array(list(seen.values()))
-    parts = _parts_in_order(np.nan_to_num(moments, nan=-np.inf), counts[:, 0], split.shares)
-    judged = [part for part, share in enumerate(split.shares) if share]
-    found = {part: counts[parts == part].sum(axis=0) for part in judged}
-    no_use = [PARTS[part] for part, (total, positives) in found.items() if not 0 < positives < total]
-    if no_use:
+    split: Split
+    by_value: Mapping[str | None, int] | None = None
+    bounds: NDArray[np.float64] | None = None
+
+    @classmethod
+    def after(cls, survey: Survey, split: Split, notes: list[str]) -> Parting:
+        """The parting of rows that were surveyed, if the split is in an order."""
+        if split.time:
+            return cls._in_time(survey, split, notes)
+        if not split.by:
+            return cls(split)
+        if not survey.values:
+            return cls(split, bounds=order_bounds(split, survey.rows))
+        counts: dict[str, int] = {}
+        for value, (rows, _) in survey.values.items():
+            counts[value or ""] = counts.get(value or "", 0) + rows
+        found = _parts_by_value(counts, np.cumsum(split.shares)[:2], split.by, notes)
+        return cls(split, by_value={value or None: part for value, part in found.items()})
+
+    @classmethod
+    def _in_time(cls, survey: Survey, split: Split, notes: list[str]) -> Parting:
+        """In the order of times, rows of one time in one part and rows without a time first of all."""
+        seen, counts = list(survey.values), np.array(list(survey.values.values()), dtype=np.float64)
+        moments = seconds(seen, split.time)
+        parts = _parts_in_order(np.nan_to_num(moments, nan=-np.inf), counts[:, 0], split.shares)
+        judged = [part for part, share in enumerate(split.shares) if share]
+        found = {part: counts[parts == part].sum(axis=0) for part in judged}
+        no_use = [PARTS[part] for part, (total, positives) in found.items() if not 0 < positives < total]
+        if no_use:
+            notes.append(
+                f"column '{split.by}' is a time, but in its order the {no_use[0]} part would lack one of the labels: "
+                f"rows are split at random (--split-by {split.by}: by it all the same)"
+            )
+            return cls(split)
+        first, last = (day_of(float(moment)) for moment in (np.nanmin(moments), np.nanmax(moments)))
+        shares = ", ".join(f"{share:.0%} {PARTS[part]}" for part, share in enumerate(split.shares) if share)
         notes.append(
-            f"column '{split.by}' is a time, but in its order the {no_use[0]} part would lack one of the labels: rows "
-            f"are split at random (--split-by {split.by}: by it all the same)"
+            f"column '{split.by}' is a time, {words_of(split.time)}, from {first} to {last}: rows are split in its "
+            f"order, {shares} (--split-by none: at random)"
         )
-        at_once = at_random(split)
-        return lambda chunk, labels, passed: at_once(labels)
-    first, last = (day_of(float(moment)) for moment in (np.nanmin(moments), np.nanmax(moments)))
-    shares = ", ".join(f"{share:.0%} {PARTS[part]}" for part, share in enumerate(split.shares) if share)
-    notes.append(
-        f"column '{split.by}' is a time, {words_of(split.time)}, from {first} to {last}: rows are split in its order, "
-        f"{shares} (--split-by none: at random)"
-    )
-    part_of = dict(zip(seen, parts.tolist(), strict=True))
+        return cls(split, by_value=dict(zip(seen, parts.tolist(), strict=True)))
 
-    def by_value(chunk: pa.Table, labels: NDArray[np.uint8], passed: int) -> NDArray[np.int64]:
-        texts, places = texts_of(chunk[split.by])
-        return np.array([part_of.get(text, 0) for text in texts])[places]
+    def begin(self, before: tuple[int, int] = (0, 0)) -> Assign:
+        """How rows are divided that come behind so many of each label."""
+        if self.by_value is not None:
+            return self._by_value
+        if self.bounds is not None:
+            return self._by_place
+        if self.split.group:
+            return lambda chunk, labels, passed: by_group(self.split, chunk)
+        parts = at_random(self.split, before)
+        return lambda chunk, labels, passed: parts(labels)
 
-    return by_value
+    def _by_value(self, chunk: pa.Table, labels: NDArray[np.uint8], passed: int) -> NDArray[np.int64]:
+        assert self.by_value is not None
+        texts, places = texts_of(chunk[self.split.by])
+        return np.array([self.by_value.get(text or None, 0) for text in texts])[places]
 
-
-def _counted(rows: Rows, name: str, labels: Labels) -> dict[str | None, NDArray[np.float64]]:
-    """How many rows have each text of a column, and how many of them are positive."""
-    seen: dict[str | None, NDArray[np.float64]] = {}
-    passed = 0
-    for chunk in rows():
-        texts, places = texts_of(chunk[name])
-        counts = [np.bincount(places, weights=of, minlength=len(texts)) for of in (None, labels(chunk, passed))]
-        for text, *own in zip(texts, *counts, strict=True):
-            if own[0]:
-                seen[text] = np.array(own) + seen.get(text, 0.0)
-        passed += len(chunk)
-    return seen
+    def _by_place(self, chunk: pa.Table, labels: NDArray[np.uint8], passed: int) -> NDArray[np.int64]:
+        assert self.bounds is not None
+        return np.searchsorted(self.bounds, np.arange(passed, passed + len(chunk)), side="right")
 
 
 def _parts_in_order(

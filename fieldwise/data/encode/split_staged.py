@@ -44,9 +44,7 @@ def _divide(stage: Path, number: int, parts: NDArray[np.int64]) -> None:
             write_staged(staged_file(stage, PARTS[place], number), own_words(table.slice(own[0], len(own))))
     kept = int((parts == 0).sum())
     if kept:
-        work = file.with_suffix(".tmp")
-        write_staged(work, own_words(table.slice(0, kept)))
-        os.replace(work, file)
+        write_staged(file, own_words(table.slice(0, kept)))
     else:
         file.unlink()
 

@@ -7,8 +7,9 @@ and writes only the others.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ from numpy.typing import NDArray
 from fieldwise.config.documents import read_journal
 from fieldwise.config.errors import ConfigError, DataError, missing_column, unknown
 from fieldwise.data.dataset import PARTS, Level, Tally
-from fieldwise.data.draws import NEGATIVES, stream
+from fieldwise.data.draws import NEGATIVES, skip, stream
 from fieldwise.data.encode.levels import Levels
-from fieldwise.data.encode.split import Rows, Split, assigner, order_bounds
+from fieldwise.data.encode.split import Assign, Parting, Rows, Split, Survey, order_bounds
 from fieldwise.data.encode.split_staged import cut_in_order, positives_of
 from fieldwise.data.encode.staged import LABEL, ROW, WEIGHT, Progress, staged_file, value_type, write_staged
 from fieldwise.data.kinds.past import PastField
@@ -91,7 +92,22 @@ class Staged:
 
 
 @dataclass(frozen=True)
-class _Piece:
+class Start:
+    """Where rows begin: the number of their first staged file; the rows of the sources before theirs; and the rows
+    of theirs before them, of each label, and how many of these are training rows."""
+
+    number: int = 0
+    before: int = 0
+    labels: tuple[int, int] = (0, 0)
+    training: int = 0
+
+
+# From the first chunk to how rows are divided; nothing where they are all training rows until all are there.
+Begin = Callable[[pa.Table], Assign | None]
+
+
+@dataclass(frozen=True)
+class _Chunk:
     """Rows to be staged: their number in order, where they come from, and the part of each."""
 
     number: int
@@ -102,7 +118,7 @@ class _Piece:
 
 
 class Stager:
-    """Stages the rows of all sources into a folder."""
+    """Stages the rows of all sources, or of a shard of them, into a folder."""
 
     def __init__(self, folder: Path, taken: Taken, split: Split, keep_negatives: float, names: Mapping[str, str]):
         self.folder, self.taken, self.split, self.names = folder, taken, split, names
@@ -110,18 +126,22 @@ class Stager:
         # One stream for all rows, so that chunks do not matter.
         self.random = stream(split.seed, NEGATIVES)
         self.types: dict[str, pa.Schema] = {}
-        self.journal = folder / JOURNAL
-        self.done = read_journal(self.journal)
         self.levels = Levels(split)
         # Whether rows are divided when all of them are staged.
         self.cuts = False
 
+    def anew(self) -> Stager:
+        """The same before any row."""
+        other = Stager(self.folder, self.taken, self.split, self.keep_negatives, self.names)
+        other.types = dict(self.types)
+        return other
+
     def stage(self, sources: Mapping[str, Rows], notes: list[str], progress: Progress) -> Staged:
         """Stages all rows; chunks that the journal has are only passed over."""
-        staged = Staged()
-        passed = 0
-        with self.journal.open("a", encoding="utf-8") as journal:
-            for entry in in_order(self._write, self._pieces(sources, staged, notes)):
+        staged, path = Staged(), self.folder / JOURNAL
+        passed, done = 0, read_journal(path)
+        with path.open("a", encoding="utf-8") as journal:
+            for entry in in_order(self.write, self._left(sources, done, staged, notes)):
                 staged.entries.append(entry)
                 journal.write(json.dumps(entry) + "\n")
                 journal.flush()
@@ -130,7 +150,7 @@ class Stager:
         staged.levels = tuple(self.levels.blocks)
         if self.cuts:
             self._cut(staged)
-        self._check(staged)
+        self.check(staged)
         return staged
 
     def _cut(self, staged: Staged) -> None:
@@ -143,32 +163,54 @@ class Stager:
             found = {part: positives_of(file) for part, file in files.items() if file.exists()}
             staged.entries[number] = staged.entries[number] | {"parts": found}
 
-    def _pieces(self, sources: Mapping[str, Rows], staged: Staged, notes: list[str]) -> Iterator[_Piece]:
+    def _left(
+        self, sources: Mapping[str, Rows], done: list[dict[str, Any]], staged: Staged, notes: list[str]
+    ) -> Iterator[_Chunk]:
+        """The chunks of all sources that are not staged yet; the others are noted."""
         number = before = 0
         for source, read in sources.items():
-            passed, assign = 0, None
-            for chunk in _sliced(read()):
-                labels, weights = self._checked(chunk, passed, source)
-                if not passed and source == "train" and self.split.divides(sources):
-                    # Training rows come first; which parts they go to may be decided when all are there.
-                    self.cuts = self.split.is_order_of(chunk) and self.keep_negatives == 1
-                    assign = None if self.cuts else assigner(read, self.split, notes, self._labels)
-                parts = assign(chunk, labels, passed) if assign else np.full(len(chunk), PARTS.index(source))
-                if source == "train" and self.split.divides(sources):
-                    self.levels.add(chunk, labels, passed, parts)
-                self._drop(parts, labels)
-                types = self._typed(chunk, parts)
-                if number < len(self.done):
-                    staged.entries.append(self.done[number])
-                    staged.kept += len(chunk)
+            divided = source == "train" and self.split.divides(sources)
+            begin = partial(self._begin, read, notes) if divided else None
+            first = before
+            for chunk in self.chunks(source, read(), Start(number, first), begin):
+                if number < len(done):
+                    staged.entries.append(done[number])
+                    staged.kept += len(chunk.rows)
                 else:
-                    rows = self._labelled(chunk, labels, weights, before + passed)
-                    yield _Piece(number, rows, parts, types, source)
-                passed += len(chunk)
+                    yield chunk
+                before += len(chunk.rows)
                 number += 1
-            before += passed
 
-    def _checked(self, chunk: pa.Table, passed: int, source: str) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    def _begin(self, read: Rows, notes: list[str], chunk: pa.Table) -> Assign | None:
+        """How training rows are divided; they are read once before that where they are put in the order of a column."""
+        # Which parts rows go to in their own order may be decided when all are there.
+        self.cuts = self.split.is_order_of(chunk) and self.keep_negatives == 1
+        if self.cuts:
+            return None
+        survey, passed = Survey(), 0
+        for each in read() if self.split.by else ():
+            survey.add(self.split, each, self.labels(each, passed))
+            passed += len(each)
+        return Parting.after(survey, self.split, notes).begin()
+
+    def chunks(self, source: str, chunks: Iterator[pa.Table], start: Start, begin: Begin | None) -> Iterator[_Chunk]:
+        """Rows of a source, checked, each in its part; `begin` is there where they are divided."""
+        number, passed, assign = start.number, sum(start.labels), None
+        skip(self.random, start.training)
+        for chunk in _sliced(chunks):
+            labels, weights = self.checked(chunk, passed, source)
+            if begin and number == start.number:
+                assign = begin(chunk)
+            parts = assign(chunk, labels, passed) if assign else np.full(len(chunk), PARTS.index(source))
+            if begin:
+                self.levels.add(chunk, labels, passed, parts)
+            self._drop(parts, labels)
+            types = self._typed(chunk, parts)
+            yield _Chunk(number, self._labelled(chunk, labels, weights, start.before + passed), parts, types, source)
+            passed += len(chunk)
+            number += 1
+
+    def checked(self, chunk: pa.Table, passed: int, source: str) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
         """Labels and weights of rows whose columns are all there."""
         taken, where = self.taken, self.names[source]
         names = taken.names(chunk)
@@ -187,12 +229,13 @@ class Stager:
         for name in names:
             if name in (LABEL, WEIGHT, ROW):
                 raise DataError(f"the name '{name}' is taken by fieldwise itself; rename that column ({where})")
-        labels = self._labels(chunk, passed, source)
+        labels = self.labels(chunk, passed, source)
         weighted = bool(taken.weight)
         weights = read_weights(chunk[taken.weight], taken.weight, passed, where) if weighted else np.empty(0, "f4")
         return labels, weights
 
-    def _labels(self, chunk: pa.Table, passed: int, source: str = "train") -> NDArray[np.uint8]:
+    def labels(self, chunk: pa.Table, passed: int, source: str = "train") -> NDArray[np.uint8]:
+        """The labels of a chunk, behind the rows of its source that have passed."""
         taken = self.taken
         return read_labels(chunk[taken.label], taken.label, passed, self.names[source], taken.classes)
 
@@ -205,10 +248,14 @@ class Stager:
 
     def _typed(self, chunk: pa.Table, parts: NDArray[np.int64]) -> dict[str, pa.Schema]:
         """The types of each part's columns: those of its first rows, for all that follow."""
-        found = pa.schema([(name, _plain_type(chunk.schema.field(name).type)) for name in self.taken.names(chunk)])
+        found = self.plain_types(chunk)
         for place in np.flatnonzero(np.bincount(parts, minlength=len(STAGED_PARTS))):
             self.types.setdefault(STAGED_PARTS[place], found)
         return dict(self.types)
+
+    def plain_types(self, chunk: pa.Table) -> pa.Schema:
+        """The types that a chunk's columns would be staged in."""
+        return pa.schema([(name, _plain_type(chunk.schema.field(name).type)) for name in self.taken.names(chunk)])
 
     def _labelled(
         self, chunk: pa.Table, labels: NDArray[np.uint8], weights: NDArray[np.float32], first: int
@@ -220,23 +267,24 @@ class Stager:
             rows = rows.append_column(ROW, pa.array(np.arange(first, first + len(rows))))
         return rows
 
-    def _write(self, piece: _Piece) -> dict[str, Any]:
+    def write(self, chunk: _Chunk) -> dict[str, Any]:
         """Writes the rows of each part; returns the journal's entry."""
         found = {}
-        for place in np.flatnonzero(np.bincount(piece.parts, minlength=len(STAGED_PARTS))).tolist():
-            part, own = STAGED_PARTS[place], piece.parts == place
-            rows = piece.rows if own.all() else piece.rows.filter(pa.array(own))
+        for place in np.flatnonzero(np.bincount(chunk.parts, minlength=len(STAGED_PARTS))).tolist():
+            part, own = STAGED_PARTS[place], chunk.parts == place
+            rows = chunk.rows if own.all() else chunk.rows.filter(pa.array(own))
             if part == DROPPED and not self.taken.counts_rows:
                 continue
-            columns = [_typed_column(rows, kind, self.names[piece.source]) for kind in piece.types[part]]
-            names = piece.types[part].names
+            columns = [_typed_column(rows, kind, self.names[chunk.source]) for kind in chunk.types[part]]
+            names = chunk.types[part].names
             more = [name for name in rows.column_names if name in (LABEL, WEIGHT, ROW)]
             table = pa.table([*columns, *(rows[name] for name in more)], names=[*names, *more])
-            write_staged(staged_file(self.folder, part, piece.number), table)
+            write_staged(staged_file(self.folder, part, chunk.number), table)
             found[part] = len(rows), int(rows[LABEL].to_numpy().sum())
-        return {"source": piece.source, "read": len(piece.rows), "parts": found}
+        return {"source": chunk.source, "read": len(chunk.rows), "parts": found}
 
-    def _check(self, staged: Staged) -> None:
+    def check(self, staged: Staged) -> None:
+        """Refuses staged rows that no model can learn from."""
         rows, positives = (found.get("train", 0) for found in (staged.tally.rows, staged.tally.positives))
         check_training(rows, positives, self.taken.label, self.names["train"])
 

@@ -13,6 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import parquet
 
+from fieldwise.config.files import whole_anywhere
+
 # What a step over rows reports: its name, and how many rows it has done.
 Progress = Callable[[str, int], None]
 LABEL, WEIGHT, ROW = "__label__", "__weight__", "__row__"
@@ -24,7 +26,7 @@ def quiet(step: str, rows: int) -> None:
 
 def staged_file(stage: Path, part: str, number: int) -> Path:
     """Where a part has its rows of a chunk."""
-    return stage / part / f"{number:08d}.parquet"
+    return stage / part / f"{number:012d}.parquet"
 
 
 def staged_files(part: Path) -> list[Path]:
@@ -71,9 +73,12 @@ def _state(file: Path) -> tuple[int, int, int]:
 
 
 def write_staged(file: Path, rows: pa.Table) -> None:
-    """Writes one staged file; large dictionaries stay dictionaries."""
+    """Writes one staged file, whole or not at all; large dictionaries stay dictionaries."""
     file.parent.mkdir(exist_ok=True)
-    parquet.write_table(rows, file, compression="snappy", write_statistics=False, dictionary_pagesize_limit=64 << 20)
+    with whole_anywhere(file) as work:
+        parquet.write_table(
+            rows, work, compression="snappy", write_statistics=False, dictionary_pagesize_limit=64 << 20
+        )
 
 
 def value_type(kind: pa.DataType) -> pa.DataType:

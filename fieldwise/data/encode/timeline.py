@@ -41,6 +41,25 @@ def other_file(stage: Path, part: str, sequence: int | None = None) -> Path:
     return stage / f"{part}.other{'' if sequence is None else f'.{sequence}'}.npy"
 
 
+def own_past_file(file: Path, staged: Path) -> Path:
+    """Where the rows of one staged file have what `file` has of their part, where that was written in shards."""
+    return file.with_suffix("") / f"{staged.stem}.npy"
+
+
+def is_there(file: Path) -> bool:
+    """Whether what a part's rows see was written, in one file or in shards."""
+    return file.exists() or file.with_suffix("").is_dir()
+
+
+def past_of(file: Path, staged: Path, rows: slice) -> NDArray[np.int32]:
+    """What the rows of one staged file see, which are these rows of their part."""
+    own = own_past_file(file, staged)
+    # Mapped for these rows alone, so that no more than they stay in memory.
+    if own.exists():
+        return np.asarray(np.load(own, mmap_mode="r", allow_pickle=False))
+    return np.asarray(np.load(file, mmap_mode="r", allow_pickle=False)[rows])
+
+
 def write_history(encoder: Encoder, stage: Path, rows: Mapping[str, int], progress: Progress) -> None:
     """Fills the encoder's history from the training parts and writes every part's fields.
 

@@ -64,7 +64,7 @@ class WordField(Field):
         return code
 
     def query(self, column: str, is_list: bool) -> Query:
-        return Query(column, least=0 if self.hash_buckets else self.min_count)
+        return Query(column, least=0 if self.hash_buckets else self.min_count, counted=not self.hash_buckets)
 
     def fit_words(self, column: Counted) -> Words:
         """The code of a column's words."""
@@ -87,6 +87,11 @@ class CategoryField(WordField):
     @classmethod
     def infer(cls, name: str, sample: Sample) -> Field | None:
         return None if sample.differs else cls(name)
+
+    def query(self, column: str, is_list: bool) -> Query:
+        # The first position is sought among all words, hashed or not.
+        query = super().query(column, is_list)
+        return replace(query, counted=True) if self.role else query
 
     def fit(self, column: Counted) -> Code:
         return self.fit_words(column)

@@ -23,7 +23,8 @@ class Query:
     """DuckDB's expression for a cell. A cell of `several` values is a list, whose members count once; in a text the
     `separator` stands between them. With `repeats` the longest cell is counted with its repetitions.
 
-    Texts of fewer rows than `least` are not asked for; 0: none at all.
+    Texts of fewer rows than `least` are not asked for; 0: none at all. Where nothing is `counted`, neither texts nor
+    numbers are asked for.
     """
 
     cell: str
@@ -31,6 +32,7 @@ class Query:
     least: int = 1
     separator: str = ""
     repeats: bool = False
+    counted: bool = True
 
 
 class Counted(Protocol):

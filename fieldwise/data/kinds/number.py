@@ -26,7 +26,7 @@ from fieldwise.data.kinds.buckets import (
     spread,
 )
 from fieldwise.data.kinds.category import OverWords, WordField, Words
-from fieldwise.data.kinds.counted import Counted, summed
+from fieldwise.data.kinds.counted import Counted, Query, summed
 from fieldwise.data.kinds.kind import (
     BY_BUCKET,
     FIRST,
@@ -114,6 +114,9 @@ class NumberField(WordField):
             return None if many and sample.repeats and sample.is_code else cls(name)
         few = sample.differs or len(sample.known) <= FEW_VALUES
         return None if few or not sample.is_magnitude else cls(name)
+
+    def query(self, column: str, is_list: bool) -> Query:
+        return replace(super().query(column, is_list), counted=True)
 
     def first_position(self, column: Counted) -> str:
         self.check_texts(column)

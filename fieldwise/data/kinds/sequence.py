@@ -61,7 +61,7 @@ class SequenceField(SetField):
 
     def query(self, column: str, is_list: bool) -> Query:
         found = replace(super().query(column, is_list), repeats=True)
-        return replace(found, least=0) if self.like else found
+        return replace(found, least=0, counted=False) if self.like else found
 
     def fit(self, column: Counted) -> Code:
         return SequenceCode(self, self.fit_words(column), self._width(column))

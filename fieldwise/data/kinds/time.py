@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fieldwise.config.errors import ConfigError, unknown
-from fieldwise.data.kinds.counted import Counted
+from fieldwise.data.kinds.counted import Counted, Query
 from fieldwise.data.kinds.kind import BY_CELL, FIRST, MISSING, Code, Field, Ids
 from fieldwise.data.kinds.samples import NO_NUMBER, Sample
 from fieldwise.data.read.formats import is_list
@@ -96,6 +96,9 @@ class TimeField(Field):
         if found is None:
             return None
         return [cls(f"{name}:{part}", of=name, part=part, format=found.format) for part in found.parts]
+
+    def query(self, column: str, is_list: bool) -> Query:
+        return Query(column, counted=False)
 
     def fit(self, column: Counted) -> Code:
         return TimeCode(self)

@@ -50,6 +50,10 @@ class BadRows:
     def add(self, path: Path, place: str, reason: str) -> None:
         self.found.setdefault(path, Skipped()).add(place, reason)
 
+    def taken(self, path: Path, skipped: dict[str, Any]) -> None:
+        """What somebody else skipped of a file, as `dataclasses.asdict` has it."""
+        self.found[path] = Skipped(**skipped)
+
     def notes(self) -> list[str]:
         """One line for each file with skipped rows."""
         return [f"skipped {_rows(one.rows)} of {path}: {'; '.join(_told(one))}" for path, one in self.found.items()]

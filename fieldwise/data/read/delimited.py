@@ -130,11 +130,19 @@ def header(path: Path, text: Text) -> list[str]:
     return names
 
 
-def read(path: Path, text: Text, names: Sequence[str], columns: Sequence[str], bad: BadRows) -> Iterator[pa.Table]:
-    """Chunks of some `columns` of a file that has the columns `names`, rows in order."""
-    if not bad.skip and text.encoding == "utf-8" and len(text.delimiter) == 1 and line_blocks.is_plain(path):
+def read(
+    path: Path,
+    text: Text,
+    names: Sequence[str],
+    columns: Sequence[str],
+    bad: BadRows,
+    blocks: range | None = None,
+) -> Iterator[pa.Table]:
+    """Chunks of some `columns` of a file that has the columns `names`, rows in order; or of some of its blocks, where
+    it is known that it has such."""
+    if blocks or has_blocks(path, text, bad):
         lines = line_blocks.Lines(names, columns, text.delimiter, streams.LONGEST_LINE)
-        yield from line_blocks.plain_rows(path, lines, header=not text.names)
+        yield from line_blocks.plain_rows(path, lines, not text.names, blocks)
         return
     if streams.packing(path) == "bz2":
         yield from _read_lines(path, text, names, columns, bad)
@@ -158,6 +166,11 @@ def read(path: Path, text: Text, names: Sequence[str], columns: Sequence[str], b
         raise DataError(_plain_words(str(error), path)) from None
     if not text.bare:
         _check_closed(path, text.delimiter)
+
+
+def has_blocks(path: Path, text: Text, bad: BadRows) -> bool:
+    """Whether a file is read in blocks, each of which can be read by itself."""
+    return not bad.skip and text.encoding == "utf-8" and len(text.delimiter) == 1 and line_blocks.is_plain(path)
 
 
 def _arguments(path: Path, text: Text, width: int) -> str:

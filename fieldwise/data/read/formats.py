@@ -277,7 +277,45 @@ def _pandas_column(column: Any) -> Any:
     return found if own else _plain_column(column.tolist())
 
 
-def _read_one(path: Path, kind: str, columns: list[str], numbers: Collection[str], bad: BadRows) -> Iterator[pa.Table]:
+def read_piece(
+    path: Path,
+    blocks: range | None,
+    columns: Sequence[str] | None,
+    numbers: Collection[str],
+    bad: BadRows,
+    kind: str = "",
+) -> Iterator[pa.Table]:
+    """The chunks that `read_each` gives for one file, or for some blocks of it."""
+    kind = kind or format_of(path)
+    bad.start(path)
+    return _read_one(path, kind, list(columns or column_names(path, kind, bad)), numbers, bad, blocks)
+
+
+def blocks_of(path: Path, bad: BadRows) -> int:
+    """In how many blocks a file can be read; 0 where it is read as a whole."""
+    kind = format_of(path)
+    if kind not in DELIMITERS:
+        return 0
+    text = Text(_delimiter(path, kind))
+    return line_blocks.block_count(path, kind != "txt") if delimited.has_blocks(path, text, bad) else 0
+
+
+def schema_of(path: Path, bad: BadRows) -> pa.Schema:
+    """The columns of a file as its chunks have them; all but those of a parquet file are texts."""
+    names = column_names(path, bad=bad)
+    if format_of(path) == "parquet":
+        return _parquet(path).schema_arrow
+    return pa.schema([(name, pa.string()) for name in names])
+
+
+def _read_one(
+    path: Path,
+    kind: str,
+    columns: list[str],
+    numbers: Collection[str],
+    bad: BadRows,
+    blocks: range | None = None,
+) -> Iterator[pa.Table]:
     if kind == "parquet":
         yield from _read_parquet(path, columns)
     elif kind in sparse.KINDS:
@@ -285,7 +323,7 @@ def _read_one(path: Path, kind: str, columns: list[str], numbers: Collection[str
     else:
         names = column_names(path, kind)
         text = Text(_delimiter(path, kind), tuple(names) if kind == "txt" else ())
-        yield from delimited.read(path, text, names, columns, bad)
+        yield from delimited.read(path, text, names, columns, bad, blocks)
 
 
 def _parquet(path: Path) -> Any:

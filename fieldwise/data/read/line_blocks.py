@@ -6,10 +6,11 @@ same rows and the same complaints.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +30,10 @@ FEW = 64 << 10
 # What a processor's cache holds while it is looked at more than once.
 LOOK = 128 << 10
 LINE_END = ord("\n")
+# How many times the wanted columns a file must have for these to be picked out.
+MANY_TIMES = 8
+# How many times smaller their blocks may be, which then stay in a processor's cache.
+FINER = 16
 
 
 @dataclass(frozen=True)
@@ -61,9 +66,17 @@ def _has_empty_line(block: bytes) -> bool:
     return bool((ends[1:] & ends[:-1]).any())
 
 
-def plain_rows(path: Path, lines: Lines, header: bool) -> Iterator[pa.Table]:
-    """Tables of the wanted columns of a plain file, in order; an empty cell is missing."""
-    return _in_blocks(path, lines, header, _parsed)
+def plain_rows(path: Path, lines: Lines, header: bool, some: range | None = None) -> Iterator[pa.Table]:
+    """Tables of the wanted columns of a plain file, or of `some` of its blocks, in order; an empty cell is missing."""
+    few = len(lines.columns) * MANY_TIMES <= len(lines.names)
+    return _in_blocks(path, lines, header, _picked if few else _parsed, some, FINER if some and few else 1)
+
+
+def block_count(path: Path, header: bool) -> int:
+    """How many blocks a plain file has."""
+    with path.open("rb") as file:
+        start = len(file.readline()) if header else 0
+    return -(-(path.stat().st_size - start) // BLOCK)
 
 
 def plain_cells(path: Path, lines: Lines, header: bool) -> Iterator[pa.Table | Cells]:
@@ -72,13 +85,19 @@ def plain_cells(path: Path, lines: Lines, header: bool) -> Iterator[pa.Table | C
 
 
 def _in_blocks(
-    path: Path, lines: Lines, header: bool, parse: Callable[[bytes, Lines], Parsed | _Fault]
+    path: Path,
+    lines: Lines,
+    header: bool,
+    parse: Callable[[bytes, Lines], Parsed | _Fault],
+    some: range | None = None,
+    finer: int = 1,
 ) -> Iterator[Parsed]:
     passed = 0
-    blocks = _blocks(path, header, lines.longest)
+    blocks = _blocks(path, header, lines.longest, some, finer)
     for found in in_order(lambda block: parse(block, lines), blocks):
         if isinstance(found, _Fault):
-            raise DataError(f"{found.reason} ({path}, line {passed + found.line + header})")
+            before = _lines_before(path, header, some.start) if some else 0
+            raise DataError(f"{found.reason} ({path}, line {before + passed + found.line + header})")
         passed += len(found)
         yield found
 
@@ -91,24 +110,63 @@ class _Fault:
     line: int
 
 
-def _blocks(path: Path, header: bool, longest: int) -> Iterator[bytes]:
-    """The file in blocks that end with a line."""
+def _blocks(path: Path, header: bool, longest: int, some: range | None = None, finer: int = 1) -> Iterator[bytes]:
+    """The file, or some of it, in blocks that end with a line; a line belongs to the block that it ends in.
+
+    `finer` blocks are as many times smaller.
+    """
+    size, left = BLOCK // finer, len(some) * BLOCK if some else math.inf
     with path.open("rb") as file:
         if header:
             file.readline()
-        rest = b""
-        while block := file.read(BLOCK):
+        start = file.tell()
+        rest = _begun(file, start, some.start) if some else b""
+        file.seek(start + (some.start * BLOCK if some else 0))
+        while left > 0:
+            block = file.read(int(min(size, left)))
+            left -= size
             end = block.rfind(b"\n") + 1
             if end:
-                yield rest + block[:end]
+                # Of the block itself no further copy.
+                yield b"".join((rest, memoryview(block)[:end]))
                 rest = block[end:]
             else:
                 rest += block
-            if len(rest) > longest:
-                # The parser will say so.
+            # Of a longer line the parser will say so.
+            if not block or len(rest) > longest:
                 break
+        else:
+            # What has begun here goes on in the next block, if there is one.
+            rest = b"" if file.read(1) else rest
         if rest:
             yield rest
+
+
+def _begun(file: BinaryIO, start: int, number: int) -> bytes:
+    """The bytes of the line that has begun before a block, behind the header at `start`."""
+    first, found = start + number * BLOCK, b""
+    while first > start:
+        size = min(LOOK, first - start)
+        first -= size
+        file.seek(first)
+        block = file.read(size)
+        end = block.rfind(b"\n") + 1
+        found = block[end:] + found
+        if end:
+            break
+    return found
+
+
+def _lines_before(path: Path, header: bool, number: int) -> int:
+    """How many lines end before a block; asked when one of its lines has a fault."""
+    with path.open("rb") as file:
+        left = (len(file.readline()) if header else 0) + number * BLOCK
+        file.seek(0)
+        count = 0
+        while left and (block := file.read(min(LOOK, left))):
+            count += block.count(b"\n")
+            left -= len(block)
+        return count - header
 
 
 def last_rows(path: Path, lines: Lines) -> pa.Table | None:
@@ -126,6 +184,12 @@ def _cells(block: bytes, lines: Lines) -> pa.Table | Cells | _Fault:
     worth = FEW <= len(block) <= lines.longest
     cells = cells_of(block, lines.names, lines.columns, lines.delimiter) if worth else None
     return _parsed(block, lines) if cells is None else cells
+
+
+def _picked(block: bytes, lines: Lines) -> pa.Table | _Fault:
+    """The same for few of many columns: the cells of the others are passed over."""
+    found = _cells(block, lines)
+    return pa.table({name: found[name] for name in lines.columns}) if isinstance(found, Cells) else found
 
 
 def _parsed(block: bytes, lines: Lines) -> pa.Table | _Fault:

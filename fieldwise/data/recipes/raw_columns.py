@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from fieldwise.config.errors import DataError, missing_column
 from fieldwise.data.draws import BALANCE, stream
 from fieldwise.data.encode.usable import usable
-from fieldwise.data.read import delimited, formats, streams
+from fieldwise.data.read import delimited, formats, line_blocks, streams
 from fieldwise.data.read.bad_rows import BadRows
 from fieldwise.data.read.cells import Cells
 from fieldwise.data.recipes import find
@@ -57,18 +57,49 @@ class Reader:
         empty = pa.table({name: pa.array([], pa.string()) for name in names})
         return [str(name) for name in self.recipe.with_derived(join(empty) if join else empty).column_names]
 
-    def rows(self, paths: Sequence[Path], columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """Chunks of the columns, all where none are named, of the files in their order."""
-        for path, chunks in self._each(paths, columns):
+    def schema(self, path: Path, columns: Sequence[str] | None) -> pa.Schema:
+        """The columns that chunks of a file have, with their types."""
+        names = self.columns(path) if self.recipe.kind else self._names(path)
+        made = pa.table({name: pa.array([], pa.string()) for name in names})
+        if not self.recipe.kind:
+            join = self._join(path)
+            made = self.recipe.with_derived(join(made) if join else made)
+        return made.schema if columns is None else made.select(list(columns)).schema
+
+    def blocks(self, path: Path) -> int:
+        """In how many blocks a file can be read; 0 where it is read as a whole."""
+        if self.recipe.kind or self.balance or not delimited.has_blocks(path, self.recipe.text, self.bad):
+            return 0
+        return line_blocks.block_count(path, self.recipe.header)
+
+    def rows(
+        self, paths: Sequence[Path], columns: Sequence[str] | None = None, blocks: range | None = None
+    ) -> Iterator[pa.Table]:
+        """Chunks of the columns, all where none are named, of the files in their order; or of some blocks of one."""
+        for path, chunks in self._each(paths, columns, blocks):
             passed = 0
             for chunk in usable(self.bad, path, chunks, self.label, self.numbers or ()):
                 passed += len(chunk)
                 self.counts[path] = passed
                 yield chunk if columns is None else chunk.select(list(columns))
 
-    def _each(self, paths: Sequence[Path], columns: Sequence[str] | None) -> Iterator[tuple[Path, Iterator[pa.Table]]]:
+    def _each(
+        self, paths: Sequence[Path], columns: Sequence[str] | None, blocks: range | None
+    ) -> Iterator[tuple[Path, Iterator[pa.Table]]]:
         if self.recipe.kind:
             yield from formats.read_each(paths, columns, self.numbers, self.bad, self.recipe.kind)
+            return
+        self.check(paths, columns)
+        for path in paths:
+            self.bad.start(path)
+            yield path, self._read_one(path, columns, blocks)
+
+    def check(self, paths: Sequence[Path], columns: Sequence[str] | None) -> None:
+        """Refuses files that do not have the same columns, or lack some."""
+        if self.recipe.kind:
+            every = [formats.column_names(path, self.recipe.kind, self.bad) for path in paths]
+            for path, names in zip(paths, every, strict=True):
+                formats.check_alike(every[0], paths[0], names, path)
             return
         known = [self.columns(path) for path in paths]
         for path, names in zip(paths, known, strict=True):
@@ -78,17 +109,14 @@ class Reader:
             missing = [name for name in columns or () if name not in names]
             if missing:
                 raise DataError(f"{missing_column(missing[0], names, 'there are')} ({path})")
-        for path in paths:
-            self.bad.start(path)
-            yield path, self._read_one(path, columns)
 
-    def _read_one(self, path: Path, columns: Sequence[str] | None) -> Iterator[pa.Table]:
+    def _read_one(self, path: Path, columns: Sequence[str] | None, blocks: range | None) -> Iterator[pa.Table]:
         recipe, names = self.recipe, self._names(path)
         wanted = names if columns is None else [name for name in names if name in recipe.needed(columns)]
         text = recipe.text if recipe.header else replace(recipe.text, names=tuple(names))
         join = self._join(path)
         checked = False
-        chunks = delimited.read(path, text, names, wanted, self.bad)
+        chunks = delimited.read(path, text, names, wanted, self.bad, blocks)
         for chunk in self._balanced(path, chunks) if self.balance else chunks:
             if not checked:
                 self._check_cells(path, chunk)

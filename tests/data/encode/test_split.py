@@ -29,3 +29,11 @@ def test_a_row_goes_to_a_part_by_its_share_wherever_it_is():
     drawn = np.stack([at_random(Split(seed=seed))(labels) for seed in range(2000)])
     assert np.abs((drawn == 0).mean(axis=0) - 0.8).max() < 0.05
     assert np.abs((drawn == 1).mean(axis=0) - 0.1).max() < 0.04
+
+
+def test_rows_are_drawn_behind_others_without_drawing_these():
+    labels = (np.random.default_rng(1).random(5000) < 0.1).astype(np.uint8)
+    whole = at_random(Split((0.65, 0.2, 0.15), seed=3))(labels)
+    for first in (0, 1, 20, 399, 4990):
+        before = int((labels[:first] == 0).sum()), int(labels[:first].sum())
+        assert np.array_equal(at_random(Split((0.65, 0.2, 0.15), seed=3), before)(labels[first:]), whole[first:])

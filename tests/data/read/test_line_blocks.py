@@ -76,3 +76,29 @@ def test_some_columns_in_their_order(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     path.write_text("a\tb\tc\n1\t\t3\n")
     assert pa.concat_tables(formats.read([path], ["c", "b"])).to_pylist() == [{"c": "3", "b": None}]
+
+
+@pytest.mark.parametrize("block", [37, 64, 1000])
+@pytest.mark.parametrize("header", [False, True])
+def test_blocks_read_by_themselves_are_those_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int, header: bool
+) -> None:
+    """Of all columns the same chunks, of few of them the same rows, wherever the file is cut."""
+    draw, names = random.Random(block), [f"x{number}" for number in range(9)]
+    rows = [[f"{'v' * draw.randint(0, 12)}{row}", *"abcdefgh"] for row in range(60)]
+    path = tmp_path / "log.csv"
+    text = "\n".join(",".join(row) for row in ([names] if header else []) + rows)
+    path.write_text(text + "\n" * (block == 64))
+    for name, value in (("BLOCK", block), ("LOOK", 5), ("FEW", 1)):
+        monkeypatch.setattr(line_blocks, name, value)
+    lines, few = (line_blocks.Lines(names, some, ",", 32 << 20) for some in (names, names[:1]))
+    whole = [table.to_pydict() for table in line_blocks.plain_rows(path, lines, header)]
+    count = line_blocks.block_count(path, header)
+    for cuts in ([count], [1, count], [2, 3, count], [*range(1, count), count]):
+        ends = sorted({min(cut, count) for cut in cuts})
+        pieces = [range(first, last) for first, last in zip([0, *ends], ends, strict=False)]
+        found = [line_blocks.plain_rows(path, lines, header, some) for some in pieces]
+        assert [table.to_pydict() for tables in found for table in tables] == whole
+        picked = [line_blocks.plain_rows(path, few, header, some) for some in pieces]
+        cells = [cell for tables in picked for table in tables for cell in table["x0"].to_pylist()]
+        assert cells == [row[0] for row in rows]
