@@ -30,7 +30,7 @@ CONNECT = 10
 
 @contextmanager
 def on_ray(address: str = "", workers: int = 0) -> Iterator[RayEngine]:
-    """An engine on the cluster at an address, or at RAY_ADDRESS; without either, on so many cores of this machine."""
+    """An engine on the cluster at an address, or at RAY_ADDRESS; without either, on this number of cores here."""
     ray = _imported()
     address = address or os.environ.get("RAY_ADDRESS", "")
     begun_here = not ray.is_initialized()
@@ -45,7 +45,7 @@ def on_ray(address: str = "", workers: int = 0) -> Iterator[RayEngine]:
 
 
 def _imported() -> Any:
-    # Before Ray is there: it asks nobody's permission, and its first words are about itself.
+    # Before Ray is imported: it reads these then, and would send statistics and print a warning.
     for name, value in (("RAY_USAGE_STATS_ENABLED", "0"), ("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")):
         os.environ.setdefault(name, value)
     try:
@@ -67,7 +67,7 @@ def _connect(ray: Any, address: str, workers: int) -> None:
 
 
 def _check_address(address: str) -> None:
-    """Refuses an address at which nobody listens: Ray itself would ask for ever."""
+    """Refuses an address that does not answer: Ray itself would ask for ever."""
     if address == "auto":
         return
     host, _, port = address.rpartition(":")
@@ -103,7 +103,7 @@ class RayEngine:
         self.task = ray.remote(num_cpus=1, max_retries=RETRIES)(_work)
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-        """The results in order. So many items are under way that no core waits, and memory stays bounded."""
+        """The results in order. Two items a core are under way: no core waits, and memory stays bounded."""
         from ray import cloudpickle
 
         # Sent once, and unpacked once in each process: encoders are large.

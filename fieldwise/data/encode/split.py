@@ -32,7 +32,7 @@ class Split:
     """Which part a row goes to: at random by `shares`, or in the order of a column `by` (`row`: file order).
 
     At random, each label is drawn by itself. With `group`, rows that have the same values in these columns go to the
-    same part. `time` says how the times in `by` are written where nobody named the column: then rows are split at
+    same part. `time` says how the times in `by` are written where the user did not name the column: then rows are split at
     random if their order leaves a part without both labels.
     """
 
@@ -190,7 +190,7 @@ class Parting:
         return cls(split, by_value=dict(zip(seen, parts.tolist(), strict=True)))
 
     def begin(self, before: tuple[int, int] = (0, 0)) -> Assign:
-        """How rows are divided that come behind so many of each label."""
+        """How rows are divided that come behind these numbers of rows of each label."""
         if self.by_value is not None:
             return self._by_value
         if self.bounds is not None:
