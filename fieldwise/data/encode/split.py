@@ -32,8 +32,8 @@ class Split:
     """Which part a row goes to: at random by `shares`, or in the order of a column `by` (`row`: file order).
 
     At random, each label is drawn by itself. With `group`, rows that have the same values in these columns go to the
-    same part. `time` says how the times in `by` are written where the user did not name the column: then rows are split at
-    random if their order leaves a part without both labels.
+    same part. `time` says how the times in `by` are written where the user did not name the column: then rows are split
+    at random if their order leaves a part without both labels.
     """
 
     shares: tuple[float, float, float] = (0.8, 0.1, 0.1)
