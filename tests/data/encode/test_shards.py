@@ -17,6 +17,7 @@ from pyarrow import csv, parquet
 
 from fieldwise.config.errors import ConfigError, DataError
 from fieldwise.data.encode import fit_shards, pieces, time_shards
+from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.kinds.past import pasts
 from fieldwise.data.read import line_blocks
 from fieldwise.data.recipes.asked import Asked
@@ -115,6 +116,23 @@ def test_shards_make_the_folder_of_one_machine(tmp_path: Path, logs: list[Path],
     assert content(tmp_path / "shards") == content(tmp_path / "one")
     assert found | {"data": ""} == facts | {"data": ""}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "shards"]
+
+
+def test_a_chain_of_folders_remembers_the_same_of_values(tmp_path: Path, logs: list[Path]) -> None:
+    day, expired = tmp_path / "day0", []
+    prepare_asked(Asked(files=logs[:1], label="click", drop=("when",), expire_after=("rare=1",)), day)
+    for number in (1, 2):
+        schema = Schema.load(day / "schema.toml")
+        known = Encoder.load(day / "encoder", schema, lifetimes=True)
+        later = Asked(files=logs[1 + number : 2 + number], label="click", known=known)
+        day, shards = tmp_path / f"day{number}", tmp_path / f"shards{number}"
+        facts, _ = prepare_asked(later, day)
+        found, _ = prepare_asked(later, shards, engine=Reversed)
+        assert content(shards) == content(day)
+        assert found | {"data": ""} == facts | {"data": ""}
+        expired.append(facts["expired"].get("rare", 0))
+    # What was seen on the first day alone is one folder old on the second, and goes on the third.
+    assert expired[0] == 0 < expired[1]
 
 
 KINDS = Schema(
