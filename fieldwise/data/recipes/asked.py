@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from fieldwise.config.errors import ConfigError, DataError, unknown
 from fieldwise.data.encode.encoder import Encoder
-from fieldwise.data.encode.pieces import FileRows, Piece
 from fieldwise.data.encode.plan import Inputs, Plan
 from fieldwise.data.encode.split import Rows, Split
-from fieldwise.data.encode.usable import usable
 from fieldwise.data.kinds.past import PastField
 from fieldwise.data.kinds.samples import Sample
 from fieldwise.data.kinds.time import Times, order_of, promising
@@ -29,6 +26,7 @@ from fieldwise.data.read.texts import texts_of
 from fieldwise.data.recipes import find
 from fieldwise.data.recipes.raw_columns import Reader
 from fieldwise.data.recipes.recipe import Recipe
+from fieldwise.data.recipes.row_sources import PlainRows, RecipeRows
 from fieldwise.data.schema import HISTORY_PARTS, ROW_ORDER, HistorySettings, Schema
 
 SHARES = (0.8, 0.1, 0.1)
@@ -326,91 +324,6 @@ def _plain_sources(
     numbers = schema.numbers if schema else formats.number_fields(every, bad=bad)
     must = tuple(schema.numbers) if schema else ()
     return {part: PlainRows(paths, numbers, bad, label, must, classes, separator) for part, paths in parts.items()}
-
-
-@dataclass(frozen=True)
-class PlainRows(FileRows):
-    """Rows of files whose endings say how they are written; `must` are columns that must be numbers."""
-
-    files: list[Path]
-    numbers: Collection[str]
-    bad: BadRows
-    label: str
-    must: Collection[str]
-    classes: Classes
-    separator: str
-
-    def __call__(self) -> Iterator[pa.Table]:
-        for path, chunks in formats.read_each(self.files, None, self.numbers, self.bad):
-            yield from self._usable(path, chunks)
-
-    def _usable(self, path: Path, chunks: Iterator[pa.Table]) -> Iterator[pa.Table]:
-        return usable(self.bad, path, chunks, self.label, self.must, self.classes)
-
-    def check(self) -> None:
-        names = formats.column_names(self.files[0], bad=self.bad)
-        for path in self.files[1:]:
-            formats.check_alike(names, self.files[0], formats.column_names(path, bad=self.bad), path)
-
-    def schema(self, path: Path) -> pa.Schema:
-        return formats.schema_of(path, self.bad)
-
-    def blocks(self, path: Path) -> int:
-        with delimited.separated(self.separator):
-            return formats.blocks_of(path, self.bad)
-
-    def piece(self, piece: Piece, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        # Which rows are skipped is said by all columns.
-        wanted = None if self.bad.skip else columns
-        with delimited.separated(self.separator):
-            chunks = formats.read_piece(piece.path, piece.blocks, wanted, self.numbers, self.bad)
-            yield from self._usable(piece.path, chunks)
-
-    def noticed(self, piece: Piece) -> dict[str, Any]:
-        skipped = self.bad.found.get(piece.path)
-        return {"skipped": asdict(skipped)} if skipped else {}
-
-    def take(self, piece: Piece, noticed: dict[str, Any]) -> None:
-        if "skipped" in noticed:
-            self.bad.taken(piece.path, noticed["skipped"])
-
-
-@dataclass(frozen=True)
-class RecipeRows(FileRows):
-    """Rows of files that a recipe reads."""
-
-    reader: Reader
-    files: list[Path]
-    columns: list[str] | None
-
-    def __call__(self) -> Iterator[pa.Table]:
-        return self.reader.rows(self.files, self.columns)
-
-    def check(self) -> None:
-        self.reader.check(self.files, self.columns)
-
-    def schema(self, path: Path) -> pa.Schema:
-        return self.reader.schema(path, self.columns)
-
-    def blocks(self, path: Path) -> int:
-        return self.reader.blocks(path)
-
-    def piece(self, piece: Piece, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        wanted = self.columns if columns is None or self.reader.bad.skip else columns
-        self.reader.counts.pop(piece.path, None)
-        return self.reader.rows([piece.path], wanted, piece.blocks)
-
-    def noticed(self, piece: Piece) -> dict[str, Any]:
-        skipped, rows = self.reader.bad.found.get(piece.path), self.reader.counts.get(piece.path, 0)
-        return ({"rows": rows} if rows else {}) | ({"skipped": asdict(skipped)} if skipped else {})
-
-    def take(self, piece: Piece, noticed: dict[str, Any]) -> None:
-        if "rows" in noticed:
-            begun = bool(piece.blocks and piece.blocks.start)
-            before = self.reader.counts.get(piece.path, 0) if begun else 0
-            self.reader.counts[piece.path] = before + noticed["rows"]
-        if "skipped" in noticed:
-            self.reader.bad.taken(piece.path, noticed["skipped"])
 
 
 def _dropped(schema: Schema, recipe: Recipe, drop: Collection[str]) -> Schema:
