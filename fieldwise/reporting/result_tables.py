@@ -12,6 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+# A name up to this length stands in one line.
+NAME_WIDTH = 24
+
 
 class Column(NamedTuple):
     """A column: its key in the rows, its title and format, how bad a value is (None: none is better), and the key of
@@ -80,16 +83,32 @@ def _best(rows: Sequence[Mapping[str, Any]], column: Column) -> str | None:
 
 
 def show(console: Console, columns: Sequence[Column], shown: Sequence[Line], head: str = "Model") -> None:
-    """Draws a table on a terminal; the best value of a column is bold and green."""
+    """Draws a table on a terminal; the best value of a column is bold and green. Columns on the right that leave names
+    no room are left out, and named below it."""
     # Nine columns just fit a terminal of 80 characters without padding.
     table = Table(box=box.SIMPLE_HEAD, padding=(0, int(console.width >= 100)), show_edge=False)
     table.add_column(Text(head), overflow="fold")
-    for column in columns:
+    fitting = _fitting(console.width, columns, shown, head)
+    for column in columns[:fitting]:
         table.add_column(column.title, justify="right", no_wrap=True)
     for line in shown:
-        marked = [Text(text, style="bold green" if best else "") for text, best in line.cells]
+        marked = [Text(text, style="bold green" if best else "") for text, best in line.cells[:fitting]]
         table.add_row(Text(line.name + line.remark), *marked)
     console.print(table)
+    if left_out := [column.title for column in columns[fitting:]]:
+        console.print(f"a wider terminal shows {', '.join(left_out)} too", style="dim", highlight=False, soft_wrap=True)
+
+
+def _fitting(width: int, columns: Sequence[Column], shown: Sequence[Line], head: str) -> int:
+    """How many of the columns fit beside names that are not folded; one at least."""
+    pad = 2 * int(width >= 100)
+    names = [head, *(min(line.name + line.remark, " " * NAME_WIDTH, key=len) for line in shown)]
+    room = width - max(map(len, names)) - pad
+    for place, column in enumerate(columns):
+        room -= 1 + pad + max(len(column.title), *(len(line.cells[place][0]) for line in shown), 0)
+        if room < 0:
+            return max(place, 1)
+    return len(columns)
 
 
 def html(columns: Sequence[Column], shown: Sequence[Line], meanings: Sequence[tuple[str, str]]) -> str:
