@@ -131,7 +131,7 @@ def _check_probabilities(rows: Ranking) -> None:
 def reliability(rows: Ranking, bins: int = BINS) -> dict[str, list[float]]:
     """Mean predicted and observed rates and the weight of bins of equal weight, lowest predictions first."""
     bounds = _bounds(rows.total, bins)
-    cumulated = np.array([(0, 0, 0), *(rows.lowest(bound) for bound in bounds), rows.sums()], dtype=np.float64)
+    cumulated = np.array([(0, 0, 0), *rows.lowest(bounds), rows.sums()], dtype=np.float64)
     weight, observed, predicted = np.diff(cumulated, axis=0).T
     kept = weight > 0
     return {

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -181,22 +180,33 @@ class Ranking:
         weights = [side.total if count is None else side.first(count) for side, count in sides]
         return Sums(sum(weights), weights[0], sum(side.sum(_doubles, count) for side, count in sides))
 
-    def lowest(self, weight: float) -> Sums:
-        """The sums over the lowest scores whose total weight is `weight`.
+    def lowest(self, weights: Sequence[float]) -> list[Sums]:
+        """For each of `weights`, the sums over the lowest scores that weigh as much together.
 
         Rows with the same score at the boundary count in equal parts, so the order of rows does not matter.
         """
         sides = (self.positive, self.negative)
+        reached = np.minimum(*(self._reaching(side.values, np.asarray(weights)) for side in sides))
+        places = [np.searchsorted(side.values, reached, side="left").tolist() for side in sides]
+        equal = [(side.up_to(reached) - side.below(reached)).tolist() for side in sides]
+        found = []
+        for weight, score, *own in zip(weights, reached.tolist(), *places, *equal, strict=True):
+            sums, same = self.sums(*own[:2]), own[2:]
+            more = weight - sums.weight
+            found.append(Sums(weight, sums.positive + more * same[0] / sum(same), sums.score + more * score))
+        return found
 
-        def reached(score: Any) -> float:
-            return float(sum(side.up_to(score) for side in sides))
-
-        places = [(side.values, bisect_left(side.values, weight, key=reached)) for side in sides]
-        score = min(values[place] for values, place in places if place < len(values))
-        sums = self.sums(*(int(np.searchsorted(side.values, score, side="left")) for side in sides))
-        equal = [_plain(side.up_to(score) - side.below(score)) for side in sides]
-        more = weight - sums.weight
-        return Sums(weight, sums.positive + more * equal[0] / sum(equal), sums.score + more * float(score))
+    def _reaching(self, values: NDArray[Any], weights: NDArray[Any]) -> NDArray[Any]:
+        """The first of the rising `values` up to which all scores weigh at least each of `weights`; infinity if there
+        is none: a binary search for all of them at once."""
+        low, high = np.zeros(len(weights), dtype=np.int64), np.full(len(weights), len(values))
+        while (low < high).any():
+            middle = (low + high) // 2
+            # Where the search has come to its end, `middle` may lie behind the last value, and nothing is changed.
+            score = values[np.minimum(middle, len(values) - 1)]
+            short = (low < high) & (self.positive.up_to(score) + self.negative.up_to(score) < weights)
+            low, high = np.where(short, middle + 1, low), np.where(short, high, np.minimum(middle, high))
+        return np.append(values, np.array(np.inf, dtype=values.dtype))[low]
 
 
 def _doubles(values: NDArray[Any]) -> NDArray[np.float64]:

@@ -7,6 +7,7 @@ hour then counts as one block, not as a thousand rows. (The paper's table 8 does
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -94,13 +95,8 @@ def signed_rank(gains: Floats) -> dict[str, Any]:
     p is two-sided; p_better tests for gains above zero, p_worse for gains below. Blocks without a difference are left
     out; p is 1 if none remains. mean and median are over all gains, None without any.
     """
-    from scipy.stats import wilcoxon
-
-    moved = gains[gains != 0]
-    sides = {"p": "two-sided", "p_better": "greater", "p_worse": "less"}
-    tested = {
-        key: float(wilcoxon(moved, alternative=side).pvalue) if len(moved) else 1.0 for key, side in sides.items()
-    }
+    above, below = _tails(gains[gains != 0])
+    tested = {"p": min(1.0, 2 * min(above, below)), "p_better": above, "p_worse": below}
     direction = "better" if tested["p_better"] < tested["p_worse"] else "worse"
     return {
         "blocks": len(gains),
@@ -111,6 +107,30 @@ def signed_rank(gains: Floats) -> dict[str, Any]:
         **tested,
         "verdict": direction if tested["p"] < LEVEL else "not told apart",
     }
+
+
+# Up to this many differences all signs are counted; above it the sum of ranks is as good as normal.
+COUNTED = 50
+
+
+def _tails(moved: Floats) -> tuple[float, float]:
+    """How likely chance alone gives differences, none of them 0, a sum of positive ranks as high as theirs, or as low.
+
+    By hand, because importing scipy.stats takes longer than all tests of a comparison; a test holds them together.
+    """
+    distinct, place, count = np.unique(np.abs(moved), return_inverse=True, return_counts=True)
+    # Twice the ranks: those of equal differences, which share the mean of their ranks, are whole numbers too.
+    ranks = (2 * np.cumsum(count) - count + 1)[place] if len(distinct) else np.zeros(0, dtype=np.int64)
+    total, found = int(ranks.sum()), int(ranks[moved > 0].sum())
+    if len(moved) > COUNTED:
+        spread = math.sqrt(float((ranks.astype(np.float64) ** 2).sum()) / 2)
+        score = (found - total / 2) / spread
+        return math.erfc(score) / 2, math.erfc(-score) / 2
+    ways = np.ones(1)
+    for rank in ranks.tolist():
+        ways = np.pad(ways, (0, rank)) + np.pad(ways, (rank, 0))
+    chances = ways / ways.sum()
+    return min(1.0, float(chances[found:].sum())), min(1.0, float(chances[: found + 1].sum()))
 
 
 def sentences(tested: Mapping[str, Any]) -> list[str]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fieldwise.config.errors import ConfigError, TrainingError
 from fieldwise.data.dataset import Part
 from fieldwise.data.encode.tabular import Features, load_xgboost
-from fieldwise.data.encode.tree_file import load_booster
+from fieldwise.data.encode.tree_file import load_booster, save_booster
 from fieldwise.data.schema import Layout
 
 # Numbers in the training rows that are worth a thread.
@@ -168,8 +168,7 @@ class Trees:
         return self
 
     def save(self, path: Path) -> None:
-        # Not by XGBoost, so that a full disk gives the same error as with every other file.
-        path.write_bytes(self.booster.save_raw(raw_format="ubj"))
+        save_booster(self.booster, path, self.features)
 
     def load(self, path: Path) -> None:
         self.booster = load_booster(path, self.features, "model gbdt", {"nthread": self.settings["nthread"]})

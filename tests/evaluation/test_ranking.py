@@ -39,6 +39,23 @@ def test_auc_equals_counting_pairs_with_ties_and_weights(rows):
             assert found == pytest.approx(expected, abs=1e-12, nan_ok=True)
 
 
+@given(ROWS, some.lists(some.floats(0.001, 1), min_size=1, max_size=5))
+def test_the_lowest_scores_are_those_of_sorted_rows(rows, shares):
+    labels, scores, weights = (np.array(column, dtype=np.float64) for column in zip(*rows, strict=True))
+    weights += 0.5
+    ranking = Ranking().add(labels, scores, weights)
+    bounds = [share * weights.sum() for share in shares]
+    for bound, found in zip(bounds, ranking.lowest(bounds), strict=True):
+        left, expected = bound, np.zeros(3)
+        for score in np.unique(scores):
+            equal = scores == score
+            weight = weights[equal].sum()
+            taken = min(left, weight)
+            expected += taken * np.array([1.0, (weights * labels)[equal].sum() / weight, score])
+            left -= taken
+        assert tuple(found) == pytest.approx(tuple(expected), abs=1e-6)
+
+
 @given(ROWS, some.integers(1, 6), some.randoms(use_true_random=False), some.booleans())
 def test_pieces_merge_in_any_order_to_the_same_number(rows, pieces, random, weighted):
     labels, scores, weights = map(np.array, zip(*rows, strict=True))

@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from scipy.stats import rankdata
+from scipy.stats import rankdata, wilcoxon
 
 from fieldwise import cli
 from fieldwise.bundle.predictions import FILE, Predictions
@@ -39,6 +39,18 @@ def test_p_equals_enumerating_all_signs(shift, ties):
             gains = np.append(np.round(gains * 2) / 2, 0.0)
         found = signed_rank(gains)
         assert (found["p"], found["p_better"], found["p_worse"]) == pytest.approx(enumerated(gains), abs=1e-12)
+
+
+@pytest.mark.parametrize(("blocks", "ties"), [(12, False), (50, False), (51, False), (80, True), (300, True)])
+def test_p_is_that_of_scipy(blocks, ties):
+    gains = np.random.default_rng(blocks).normal(0.2, 1, blocks)
+    if ties:
+        gains = np.round(gains * 4) / 4
+    found = signed_rank(gains)
+    method = "exact" if blocks <= 50 else "asymptotic"
+    for key, side in {"p": "two-sided", "p_better": "greater", "p_worse": "less"}.items():
+        expected = wilcoxon(gains[gains != 0], alternative=side, correction=False, method=method).pvalue
+        assert found[key] == pytest.approx(float(expected), rel=1e-9), key
 
 
 def test_no_difference_is_no_reason_to_call_one_better():

@@ -81,15 +81,15 @@ class Features:
     @property
     def kinds(self) -> list[str]:
         """XGBoost's types of the features: c for categories, q for quantities, i for indicators."""
-        return [kind for kind, _ in self._described]
+        return [kind for kind, _ in self.described]
 
     @property
     def categories_of(self) -> list[int]:
         """How many categories each feature has; 0 for quantities and indicators."""
-        return [size if kind == "c" else 0 for kind, size in self._described]
+        return [size if kind == "c" else 0 for kind, size in self.described]
 
     @property
-    def _described(self) -> list[tuple[str, int]]:
+    def described(self) -> list[tuple[str, int]]:
         """The type of each feature, and how many ids its field has."""
         found: list[tuple[str, int]] = []
         ordered, ranked = frozenset(self.layout.ordered), frozenset(self.layout.ranked)

@@ -7,6 +7,7 @@ what leaves add is finite.
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,28 @@ OF_CATEGORIES = {
 NO_PARENT = (-1, 2**31 - 1)
 
 
+# Files that this process has made or checked, each with the columns it is for.
+_trusted: set[bytes] = set()
+
+
+def save_booster(booster: Any, path: Path, features: Features) -> None:
+    """Writes the trees of this process. Not by XGBoost, so that a full disk gives the same error as with every other
+    file."""
+    data = bytes(booster.save_raw(raw_format="ubj"))
+    path.write_bytes(data)
+    _trusted.add(_name(data, features))
+
+
 def load_booster(path: Path, features: Features, purpose: str, settings: dict[str, Any] | None = None) -> Any:
     """The trees of a file, which must be trees over these columns."""
     xgboost = load_xgboost(purpose)
     try:
         data = path.read_bytes()
-        _check(loads(data), features)
+        name = _name(data, features)
+        # A look at a tree takes longer than loading it, and a comparison loads its own trees several times.
+        if name not in _trusted:
+            _check(loads(data), features)
+            _trusted.add(name)
         booster = xgboost.Booster(settings)
         # The bytes that were checked, not the file once more.
         booster.load_model(bytearray(data))
@@ -54,6 +71,12 @@ def load_booster(path: Path, features: Features, purpose: str, settings: dict[st
         reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         raise BundleError(f"the trees are damaged: {reason.splitlines()[0][:300]} ({path})") from None
     return booster
+
+
+def _name(data: bytes, features: Features) -> bytes:
+    """A digest of a file and of what its check depends on."""
+    columns = repr(features.described).encode()
+    return hashlib.blake2b(columns, key=hashlib.blake2b(data).digest()).digest()
 
 
 def _check(file: dict[str, Any], features: Features) -> None:
