@@ -63,7 +63,7 @@ def outcome(out):
     weights = load_file(out / "bundle" / "weights.safetensors")
     report = json.loads((out / "report.json").read_text())
     events = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
-    clock = {"rows_per_s", "seconds"}
+    clock = {"rows_per_s", "seconds", "times"}
     events = [{k: v for k, v in event.items() if k not in clock} for event in events]
     return weights, {k: v for k, v in report.items() if k not in clock}, events
 

@@ -112,7 +112,7 @@ def test_demo_on_few_rows(tmp_path, capsys):
     assert first["oracle"]["auc"] > max(row["auc"] for row in first["runs"])
     assert run("demo", "--rows", 3000, "--out", tmp_path / "demo", "--json") == 0
     again = json.loads(capsys.readouterr().out)
-    clock = {"rows_per_s", "seconds"}
+    clock = {"rows_per_s", "seconds", "times"}
     assert [{k: v for k, v in r.items() if k not in clock} for r in first["runs"]] == [
         {k: v for k, v in r.items() if k not in clock} for r in again["runs"]
     ]

@@ -113,8 +113,21 @@ def print_report(report: dict[str, Any], run: Path) -> None:
         say(line)
     for warning in report.get("warnings", ()):
         warn(warning)
+    if "times" in report:  # a run of an older version has none
+        say(time_line(report["times"]))
     say(f"run: {run}  bundle: {run / 'bundle'}")
     say(f"next: fieldwise predict {run} FILE -o predictions.csv")
+
+
+def time_line(times: dict[str, float]) -> str:
+    """Where a run's time went: the parts that took a twentieth of it or more, the longest first.
+
+    >>> time_line({"setup": 0.2, "steps": 9.0, "evaluations": 0.8})
+    'time: 10.0 s (steps 9.0, evaluations 0.8)'
+    """
+    total = sum(times.values())
+    long = sorted((item for item in times.items() if item[1] >= total / 20), key=lambda item: -item[1])
+    return f"time: {total:.1f} s ({', '.join(f'{part} {seconds:.1f}' for part, seconds in long)})"
 
 
 def print_recipes(found: Sequence[dict[str, Any]]) -> None:

@@ -75,6 +75,7 @@ def train(
 
     Of several workers, rank 0 alone writes, reads the test rows and returns a report; the others return an empty one.
     """
+    watch = Stopwatch("setup")
     resume, dataset = resume or distributed.restarted(), Dataset.open(data)
     asked = asked_for(config, dataset)
     known = report_of(out, asked) if resume else None
@@ -82,7 +83,7 @@ def train(
         return known
     listeners = Callbacks(config, callbacks) if distributed.first() else None
     with start(config, dataset, out, resume) as run:
-        run.asked = asked
+        run.asked, run.watch = asked, watch
         if run.finished:
             report: dict[str, Any] = json.loads((out / "report.json").read_text(encoding="utf-8"))
             return report
@@ -238,7 +239,9 @@ class Network(Run):
         progress.start(self.part.rows, self.settings.epochs, state.step // self.steps * self.part.rows)
         self._log_start(progress)
         self.model.train()
-        watch, unseen = Stopwatch(), 0  # rows that `progress` has not heard of
+        watch, unseen = self.watch, 0  # rows that `progress` has not heard of
+        self.step.during = watch.during
+        watch.go_on("first step")
         while not self._ended():
             epoch, start = divmod(state.step, self.steps)
             for batch in self.step.batches(self.part, epoch, start):
@@ -255,14 +258,16 @@ class Network(Run):
                     progress.step(unseen, losses[-1], epoch + 1)
                     unseen = 0
                 state.seconds += watch.lap()
+                watch.part = "steps"
                 if due.log:
                     self._log_loss(epoch + 1, progress)
                 if due.evaluate:
-                    progress.evaluated(self._evaluate(epoch + 1))
+                    with watch.during("evaluations"):
+                        progress.evaluated(self._evaluate(epoch + 1))
                 if due.save:
-                    self.store.save(state)
-                    plan.saved()
-                    watch.lap()  # evaluations and checkpoints are not training time
+                    with watch.during("checkpoints"):
+                        self.store.save(state)
+                        plan.saved()
                 if self._ended():
                     break
 

@@ -34,7 +34,7 @@ from fieldwise.evaluation.pair_strength import strength_of_pairs
 from fieldwise.train import callbacks, distributed
 from fieldwise.train.race import FILE as LOGITS
 from fieldwise.train.race import Race
-from fieldwise.train.state import State
+from fieldwise.train.state import State, Stopwatch
 
 # The file that says why a run cannot go on: another run may take its folder.
 FAILED = "FAILED"
@@ -65,7 +65,7 @@ class Run(ABC):
         # Held-out parts keep all negatives; the logits of a model trained on a share r of them are ln r too high there.
         self.offset = math.log(dataset.negatives_kept)
         self.ahead, self.bias = outlook(dataset.levels), 0.0
-        self.state = State()
+        self.state, self.watch = State(), Stopwatch("setup")
         self.callbacks = callbacks.Callbacks(replace(config, train=replace(config.train, callbacks="")))
         self.finished = distributed.from_first(lambda: self._claim(resume))
 
@@ -192,12 +192,17 @@ class Run(ABC):
         """
         if not (distributed.first() or self.together):
             return {}
+        self.watch.go_on("best weights")
         self._take_best()
-        logits = {name: self._score(part.ids) for name, part in self.dataset.parts.items() if name in ("valid", "test")}
+        self.watch.go_on("held-out scores")
+        held_out = {name: part for name, part in self.dataset.parts.items() if name in ("valid", "test")}
+        logits = {name: self._score(part.ids) for name, part in held_out.items()}
         self.bias = self._own_bias()
         other_ids = self.dataset.parts[list(logits)[-1]].other_ids
         other = None if other_ids is None else self._score(other_ids)
+        self.watch.go_on("pairs")
         strength = self._pair_strength(self.valid) if pairs and self.dataset.layout.fields > 1 else None
+        self.watch.go_on("calibration, metrics")
         return self._leave(logits, strength, other) if distributed.first() else {}
 
     def _leave(
@@ -225,7 +230,10 @@ class Run(ABC):
             report["pair_strength"] = strength
         with whole_file(self.out / LOGITS) as file, file.open("wb") as opened:
             np.save(opened, (logits["valid"] + self.offset).astype(np.float32))
+        self.watch.go_on("bundle")
         bundle.write(self.out / "bundle", self.config, self._sources(), self._whole, fitted, report, self._date)
+        self.watch.lap()
+        report["times"] = self.watch.seconds
         with whole_file(self.out / "report.json") as file:
             file.write_text(json.dumps(report, indent=1), encoding="utf-8")
         with whole_file(self.out / "DONE") as file:

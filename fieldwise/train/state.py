@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple, Self
 
@@ -88,13 +89,37 @@ class Plan:
 
 
 class Stopwatch:
-    """Measures laps."""
+    """Measures how long each part of a run takes. One part goes on at a time, so the parts add up to the whole.
 
-    def __init__(self) -> None:
-        self.began = time.monotonic()
+    >>> watch = Stopwatch("setup")
+    >>> with watch.during("evaluations"):
+    ...     pass
+    >>> sorted(watch.seconds)
+    ['evaluations', 'setup']
+    """
+
+    def __init__(self, part: str) -> None:
+        self.seconds: dict[str, float] = {}
+        self.part, self.began = part, time.monotonic()
 
     def lap(self) -> float:
-        """Seconds since the last lap ended."""
+        """Seconds since the last lap, or since this part began."""
         now = time.monotonic()
         seconds, self.began = now - self.began, now
+        self.seconds[self.part] = self.seconds.get(self.part, 0.0) + seconds
         return seconds
+
+    def go_on(self, part: str) -> None:
+        """Ends this part and begins another, or goes on with it."""
+        self.lap()
+        self.part = part
+
+    @contextmanager
+    def during(self, part: str) -> Iterator[None]:
+        """A part within this one, which stands still meanwhile."""
+        before = self.part
+        self.go_on(part)
+        try:
+            yield
+        finally:
+            self.go_on(before)

@@ -34,7 +34,7 @@ RECIPES = {
     "kfm": "[model]\ndim = 4\n\n[train]\nepochs = 1\n",
     "gbdt": "[model]\nrounds = 5\n",
 }
-CLOCK = {"rows_per_s", "seconds", "out", "bundle"}
+CLOCK = {"rows_per_s", "seconds", "times", "out", "bundle"}
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import json
 import math
 
 from fieldwise.config.settings import TrainSettings
-from fieldwise.train.state import Plan, State
+from fieldwise.train.state import Plan, State, Stopwatch
 
 
 def test_the_state_comes_back_from_json():
@@ -45,3 +45,15 @@ def test_a_checkpoint_is_due_after_some_minutes_and_all_workers_must_agree():
     plan = Plan(TrainSettings(checkpoint_minutes=5.0), 4, agree=lambda own: not own)
     assert plan.after(1).save  # another worker's clock
     assert not Plan(TrainSettings(checkpoint_minutes=5.0), 4).after(1).save
+
+
+def test_the_parts_of_a_run_add_up_to_the_whole(monkeypatch):
+    clock = iter([0.0, 1.0, 3.0, 6.0, 10.0, 15.0])
+    monkeypatch.setattr("fieldwise.train.state.time.monotonic", lambda: next(clock))
+    watch = Stopwatch("setup")  # 0
+    watch.go_on("steps")  # 1
+    assert watch.lap() == 2.0  # 3
+    with watch.during("evaluations"):  # 6
+        pass  # 10
+    watch.lap()  # 15
+    assert watch.seconds == {"setup": 1.0, "steps": 2.0 + 3.0 + 5.0, "evaluations": 4.0}

@@ -100,7 +100,9 @@ class CapturedStep(Step):
             yield from super().batches(part, epoch, start)
             return
         if self.source is None or self.source.part is not part:
-            self.source, self.window = Source(part, self.device), Window.of(part, self.settings.batch_size, self.device)
+            with self.during("rows to the GPU"):
+                self.source = Source(part, self.device)
+            self.window = Window.of(part, self.settings.batch_size, self.device)
             self.graph, self.warm = None, 0
         for loaded, count in ahead(self._loaded(part, epoch, start)):
             if isinstance(loaded, Batch):
@@ -169,10 +171,12 @@ class CapturedStep(Step):
         elif self.side is None:  # on a CPU, in tests: everything but the graph
             self._plainly()
         elif self.warm < WARM_UP:
-            self._on_the_side(self._plainly)
+            with self.during("compiling"):
+                self._on_the_side(self._plainly)
             self.warm += 1
         else:
-            graph = self._on_the_side(self._capture)
+            with self.during("capture"):
+                graph = self._on_the_side(self._capture)
             if graph is None:
                 self._plainly()
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -28,7 +29,8 @@ STAGES = ("data", "forward", "backward", "optimiser")
 class Step:
     """The plain step, in PyTorch: every faster one must equal it. `total` is the number of steps of the whole run.
 
-    The step calls `passed` with the name of each stage when it ends, for the bench.
+    The step calls `passed` with the name of each stage when it ends, for the bench; and what it does once, such as
+    compiling, it does within `during` of a name, for the times of a run.
     """
 
     def __init__(self, model: Model, config: Config, total: int) -> None:
@@ -42,6 +44,7 @@ class Step:
         for number in (total - 1, 0):
             set_learning_rate(self.optimizer, self._rate(number))
         self.passed: Callable[[str], None] = lambda stage: None
+        self.during: Callable[[str], AbstractContextManager[None]] = lambda part: nullcontext()
 
     def weights(self) -> list[Tensor]:
         """The parameters that the optimiser moves."""
