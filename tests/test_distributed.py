@@ -57,7 +57,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 TRAINING = {"model.name": "pin", "model.dim": 4, "model.subnet": (4, 2), "model.hidden": (8,), "model.dropout": 0.0}
 TRAINING |= {"train.epochs": 2, "train.batch_size": 100, "train.lr": 0.01, "train.checkpoint_minutes": 0.0}
 STOPPED_AT = 7
-KILLS = 10
+# `benchmarks/worker_kills.py` kills more often.
+KILLS = 4
 
 
 def batch(number: int, dtype: Any) -> Batch:

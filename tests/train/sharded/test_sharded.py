@@ -362,7 +362,7 @@ def often_killed(data: Path, out: Path, moments: list[tuple[int, int]]) -> None:
         train(load_config(base=TRAINING), data, out)
 
 
-def test_a_run_that_lost_ten_workers_lost_nothing(two: dict[str, Any], data: Path, folder: Path) -> None:
+def test_a_run_that_lost_workers_lost_nothing(two: dict[str, Any], data: Path, folder: Path) -> None:
     random = np.random.default_rng(4)
     steps = sorted(random.choice(np.arange(1, 19), size=plain.KILLS, replace=False).tolist())
     moments = [(int(random.integers(2)), step) for step in steps]
