@@ -212,6 +212,5 @@ class _Staging:
         # What draws and counts begins anew for each piece.
         own, rows = self.stager.anew(), self.sources[piece.source]
         assign = _begin(self.parting, piece, start)
-        begin = (lambda _: assign) if assign else None
-        entries = [own.write(chunk) for chunk in own.chunks(piece.source, rows.piece(piece), start, begin)]
+        entries = [own.write(chunk) for chunk in own.chunks(piece.source, rows.piece(piece), start, assign)]
         return {"entries": entries, "levels": own.levels.state, "noticed": rows.noticed(piece)}
