@@ -63,6 +63,11 @@ def save_whole(file: Path, array: NDArray[Any]) -> None:
         np.save(opened, array)
 
 
+def load_mapped(file: Path) -> NDArray[Any]:
+    """The array of an .npy file, of which only what is looked at comes into memory."""
+    return np.load(file, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
+
+
 def check_room(keys: int, history: History) -> None:
     """Refuses more keys than one machine would count without dropping some: which these are depends on the order."""
     most = history.settings.most_keys
@@ -74,25 +79,30 @@ def check_room(keys: int, history: History) -> None:
 
 
 def fold_history(encoder: Encoder, stage: Path, rows: Mapping[str, int], progress: Progress, engine: Engine) -> None:
-    """Fills the encoder's history from the training parts, and writes the fields of every part's files."""
+    """Counts the training parts in the encoder's history, and writes the fields of every part's files."""
     history, folder = encoder.history, stage / FOLDER
     assert history is not None
     folder.mkdir(exist_ok=True)
     training = [file for file in files_of(stage, rows) if file.trains]
     places = {file.path: file for file in training}
     shards = [[places[path] for path in own] for own in shards_of(list(places))]
-    counting = _Counting(encoder, rows["train"], folder)
+    # What was counted before comes like a shard of its own.
+    for name, counts in (("all", history.counts), ("inside", Counts())):
+        _save_counts(counts, folder, f"{len(shards)}.{name}")
+    counting = _Counting(encoder.without_past, rows["train"], folder)
     done = 0
     for own in engine.map(counting, list(enumerate(shards))):
         done += own
         progress("counting", done)
     wanted = [(name, number) for name in ("all", "inside") for number in range(RANGES)]
     keys = dict.fromkeys(("all", "inside"), 0)
-    for (name, _), found in zip(wanted, engine.map(_Summing(folder, len(shards)), wanted), strict=True):
+    for (name, _), found in zip(wanted, engine.map(_Summing(folder, len(shards) + 1), wanted), strict=True):
         keys[name] += found
     for found in keys.values():
         check_room(found, history)
+    error = history.counts.error
     history.counts = summed(folder, "all", history)
+    history.counts.error = error
     looking = _Looking(encoder.without_past, folder, stage)
     files = files_of(stage, [part for part in rows if part != DROPPED])
     done = 0
@@ -124,9 +134,7 @@ class _Counting:
         for name, counts in (("all", own.counts), ("inside", inside)):
             if counts.error:
                 check_room(settings.most_keys, own)
-            state = counts.state()
-            save_whole(self.folder / f"{number}.{name}.keys.npy", state["keys"])
-            save_whole(self.folder / f"{number}.{name}.values.npy", state["values"])
+            _save_counts(counts, self.folder, f"{number}.{name}")
         return rows
 
 
@@ -141,17 +149,28 @@ class _Summing:
         name, number = work
         keys, values = [], []
         for shard in range(self.shards):
-            every = np.load(self.folder / f"{shard}.{name}.keys.npy", mmap_mode="r", allow_pickle=False)
+            every, held = (load_mapped(file) for file in _files_of(self.folder, f"{shard}.{name}"))
             own = in_range(every, number, RANGES)
             keys.append(np.array(every[own]))
-            held = np.load(self.folder / f"{shard}.{name}.values.npy", mmap_mode="r", allow_pickle=False)
             values.append(np.array(held[own]))
         joined, of = np.unique(np.concatenate(keys), return_inverse=True)
         every = np.concatenate(values)
         sums = np.stack([np.bincount(of, every[:, place], len(joined)) for place in (0, 1)], axis=1)
-        save_whole(self.folder / f"{name}.{number}.keys.npy", joined)
-        save_whole(self.folder / f"{name}.{number}.values.npy", sums)
+        for file, array in zip(_files_of(self.folder, f"{name}.{number}"), (joined, sums), strict=True):
+            save_whole(file, array)
         return len(joined)
+
+
+def _save_counts(counts: Counts, folder: Path, name: str) -> None:
+    """Leaves the keys of a table in rising order, and what they had."""
+    state = counts.state()
+    for file, what in zip(_files_of(folder, name), ("keys", "values"), strict=True):
+        save_whole(file, state[what])
+
+
+def _files_of(folder: Path, name: str) -> tuple[Path, Path]:
+    """Where the keys of a table are, and what they had."""
+    return folder / f"{name}.keys.npy", folder / f"{name}.values.npy"
 
 
 def in_range(keys: Keys, number: int, ranges: int) -> slice:
@@ -164,10 +183,8 @@ def in_range(keys: Keys, number: int, ranges: int) -> slice:
 
 def summed(folder: Path, name: str, history: History) -> Counts:
     """The sums of all ranges of a table."""
-    keys, values = (
-        np.concatenate([np.load(folder / f"{name}.{n}.{what}.npy", allow_pickle=False) for n in range(RANGES)])
-        for what in ("keys", "values")
-    )
+    parts = zip(*(_files_of(folder, f"{name}.{number}") for number in range(RANGES)), strict=True)
+    keys, values = (np.concatenate([np.load(file, allow_pickle=False) for file in files]) for files in parts)
     counts = Counts(history.settings.most_keys)
     counts.loaded = keys, values, np.zeros(len(keys))
     return counts

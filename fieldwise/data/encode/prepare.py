@@ -133,7 +133,6 @@ def check_shards(plan: Plan) -> None:
     """Refuses what does not come out of shards as it does of all rows one after another."""
     refused = {
         "sequences": plan.log_fields,
-        "--continue-from with a history": plan.known and plan.past.keys,
         "a history of all rows in a random order (folds=0)": plan.past.keys and not (plan.past.time or plan.past.folds),
     }
     for what, asked in refused.items():

@@ -135,6 +135,37 @@ def test_a_chain_of_folders_remembers_the_same_of_values(tmp_path: Path, logs: l
     assert expired[0] == 0 < expired[1]
 
 
+GOES_ON: dict[str, dict[str, Any]] = {
+    "in folds": {"history": history_settings("user,rare*user", []), "any_order": False},
+    "in time, with what waits": {
+        "history": history_settings("user,rare", ["time=when", "half_life=3000", "delay=9000"])
+    },
+    "in time, in a window": {"history": history_settings("rare,price", ["time=when", "window=60000"])},
+    "rolling": {"history": history_settings("user", ["time=when", "view=rolling", "delay=500"])},
+}
+
+
+@pytest.mark.parametrize("name", GOES_ON)
+def test_a_history_goes_on(tmp_path: Path, logs: list[Path], name: str) -> None:
+    settings = GOES_ON[name]
+    prepare_asked(Asked(files=logs[:1], label="click", **settings), tmp_path / "day0")
+    known = Encoder.load(tmp_path / "day0" / "encoder", Schema.load(tmp_path / "day0" / "schema.toml"))
+    assert known.history is not None
+    assert bool(len(known.history.waiting.times)) == (name != "in folds")
+    later = Asked(files=logs[2:], label="click", known=known, split_by="none" if name == "rolling" else "")
+    prepare_asked(later, tmp_path / "one")
+    prepare_asked(later, tmp_path / "shards", engine=Reversed)
+    assert content(tmp_path / "shards") == content(tmp_path / "one")
+    early = Asked(files=logs[:2], label="click", known=known, split_by="row")
+    if known.history.settings.time:
+        said = set()
+        for engine in (None, Reversed):
+            with pytest.raises(DataError, match=r"history runs forward: it has come to 1\.70") as error:
+                prepare_asked(early, tmp_path / "early", engine=engine)
+            said.add(str(error.value))
+        assert len(said) == 1
+
+
 KINDS = Schema(
     "click",
     (
