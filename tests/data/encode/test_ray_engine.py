@@ -91,6 +91,17 @@ def test_a_worker_that_dies_is_replaced_until_it_died_too_often(
     assert capfd.readouterr().out == ""
 
 
+def test_files_are_named_from_the_folder_of_the_command(
+    tmp_path: Path, cluster: Any, logs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The workers of a cluster were started elsewhere."""
+    monkeypatch.chdir(logs[0].parent)
+    here = asked([Path(log.name) for log in logs])
+    prepare_asked(here, tmp_path / "one")
+    prepare_asked(here, tmp_path / "ray", engine=partial(on_ray, cluster.address))
+    assert content(tmp_path / "ray") == content(tmp_path / "one")
+
+
 def test_an_error_of_a_shard_is_the_line_of_one_machine(
     tmp_path: Path, cluster: Any, logs: list[Path], capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,6 +6,7 @@ import copy
 import gzip
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from contextvars import Context
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from fieldwise.data.encode import fit_shards, pieces, time_shards
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.kinds.past import pasts
 from fieldwise.data.read import line_blocks
+from fieldwise.data.read.delimited import separated
 from fieldwise.data.recipes.asked import Asked
 from fieldwise.data.recipes.prepared import prepare_asked
 from fieldwise.data.schema import Field, Schema, history_settings
@@ -35,7 +37,8 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Reversed(nullcontext["Reversed"]):
-    """An engine that works on the last shard first, each with a copy of its own of what it works with."""
+    """An engine that works on the last shard first, each with a copy of its own of what it works with, and knowing
+    nothing else, as in another process."""
 
     def __enter__(self) -> Reversed:
         return self
@@ -44,7 +47,7 @@ class Reversed(nullcontext["Reversed"]):
         assert all(path.exists() for path in paths)
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-        return iter([copy.deepcopy(function)(item) for item in reversed(list(items))][::-1])
+        return iter([Context().run(copy.deepcopy(function), item) for item in reversed(list(items))][::-1])
 
 
 def write_log(path: Path, rows: int, seed: int, ending: str = "\t") -> Path:
@@ -201,6 +204,16 @@ def test_files_of_all_forms_with_parts_of_their_own(tmp_path: Path, logs: list[P
     asked = Asked(train, valid, test, "click", schema=KINDS, history=history_settings("rare", ["time=row"]))
     prepare_asked(asked, tmp_path / "one")
     prepare_asked(asked, tmp_path / "shards", engine=Reversed)
+    assert content(tmp_path / "shards") == content(tmp_path / "one")
+
+
+def test_what_the_user_says_stands_between_cells(tmp_path: Path, logs: list[Path]) -> None:
+    odd = tmp_path / "odd.csv"
+    odd.write_text(logs[0].read_text().replace("\t", "#"))
+    with separated("#"):
+        asked = Asked([odd], label="click", separator="#", split_by="when")
+        prepare_asked(asked, tmp_path / "one")
+        prepare_asked(asked, tmp_path / "shards", engine=Reversed)
     assert content(tmp_path / "shards") == content(tmp_path / "one")
 
 
