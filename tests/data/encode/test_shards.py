@@ -256,7 +256,10 @@ class Dying(Reversed):
 
 
 def test_killed_and_gone_on_equals_never_killed(tmp_path: Path, logs: list[Path]) -> None:
-    asked = Asked(files=logs, label="click", split_by="row", history=history_settings("user", []))
+    odd = tmp_path / "odd.tsv"
+    odd.write_text(logs[0].read_text() + "1\tfew\n")
+    history = history_settings("user", [])
+    asked = Asked(files=[odd, *logs[1:]], label="click", split_by="row", history=history, skip_bad_rows=True)
     whole, _ = prepare_asked(asked, tmp_path / "one")
     for shards in (2, 7, 11, 14, 18, 25, 33):
         with pytest.raises(Killed):
