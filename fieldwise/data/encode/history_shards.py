@@ -1,8 +1,8 @@
 """The history of staged rows in shards: what timeline.py writes, from the same counts.
 
 In folds, each shard of the training rows is counted by itself, and the counts of each range of keys are summed; then
-every file looks up its own rows. In time, see time_shards.py. A part's fields are in a folder, a file for each of its
-staged files.
+every file looks up its own rows. In an order of the rows, see time_shards.py. A part's fields are in a folder, a file for
+each of its staged files.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ FOLDER, RANGES = "past", 16
 
 @dataclass(frozen=True)
 class StagedFile:
-    """A staged file, and how many rows of its part come before it."""
+    """A staged file; how many rows of its part come before it, and how many of all that a history counts."""
 
     part: str
     path: Path
     first: int
+    passed: int
 
     @property
     def trains(self) -> bool:
@@ -48,11 +49,13 @@ class StagedFile:
 def files_of(stage: Path, parts: Collection[str]) -> list[StagedFile]:
     """The staged files of some parts, in the order of their rows."""
     found: list[StagedFile] = []
+    rows: dict[str, int] = {}
     for part in parts:
-        first = 0
+        first, before = 0, rows.get("train", 0) if part == DROPPED else 0
         for path in staged_files(stage / part):
-            found.append(StagedFile(part, path, first))
+            found.append(StagedFile(part, path, first, before + first))
             first += staged_rows(path)
+        rows[part] = first
     return found
 
 
@@ -89,7 +92,7 @@ def fold_history(encoder: Encoder, stage: Path, rows: Mapping[str, int], progres
     # What was counted before comes like a shard of its own.
     for name, counts in (("all", history.counts), ("inside", Counts())):
         _save_counts(counts, folder, f"{len(shards)}.{name}")
-    counting = _Counting(encoder.without_past, rows["train"], folder)
+    counting = _Counting(encoder.without_past, folder)
     done = 0
     for own in engine.map(counting, list(enumerate(shards))):
         done += own
@@ -116,7 +119,6 @@ class _Counting:
     """A shard's number and files -> its rows; its keys in rising order and what they had are left in files."""
 
     encoder: Encoder
-    train_rows: int
     folder: Path
 
     def __call__(self, work: tuple[int, Sequence[StagedFile]]) -> int:
@@ -127,8 +129,7 @@ class _Counting:
         own, inside, rows = History(settings), Counts(settings.most_keys), 0
         for file in files:
             chunk = read_staged(file.path, staged_columns(settings))
-            first = file.first + (self.train_rows if file.part == DROPPED else 0)
-            folds = folds_of(settings, chunk, first)
+            folds = folds_of(settings, chunk, file.passed)
             fold_counts(own, encoder.keys(chunk), chunk[LABEL].to_numpy(), folds, inside)
             rows += len(chunk)
         for name, counts in (("all", own.counts), ("inside", inside)):

@@ -1,7 +1,7 @@
-"""The history of staged rows in the order of time, in shards of keys.
+"""The history of staged rows in the order of time, or in a random one, in shards of keys.
 
 What a row sees of a key depends on the rows with that key alone. So each file writes its rows sorted by ranges of keys;
-each range is replayed by itself, the rows of all files in the order of time; and each file gathers what its rows saw.
+each range is replayed by itself, the rows of all files in their order; and each file gathers what its rows saw.
 The overall rate is a key of its own that all rows have, and so one range.
 """
 
@@ -24,14 +24,14 @@ from fieldwise.data.encode.stage import DROPPED
 from fieldwise.data.encode.staged import LABEL, Progress, read_staged
 from fieldwise.data.encode.timeline import other_file, own_past_file, past_file, row_moments, staged_columns
 from fieldwise.data.history.counts import Counts, Events, Floats, Keys
-from fieldwise.data.history.history import History
+from fieldwise.data.history.history import History, shuffled
 from fieldwise.data.schema import HistorySettings
 
 # Rows that are replayed together, about.
 RANGE_ROWS = 4_000_000
 
 
-def time_history(encoder: Encoder, stage: Path, rows: Mapping[str, int], progress: Progress, engine: Engine) -> None:
+def ordered_history(encoder: Encoder, stage: Path, rows: Mapping[str, int], progress: Progress, engine: Engine) -> None:
     """Counts the training parts in the encoder's history, and writes the fields of every part's files."""
     history, folder = encoder.history, stage / FOLDER
     assert history is not None
@@ -39,7 +39,7 @@ def time_history(encoder: Encoder, stage: Path, rows: Mapping[str, int], progres
     files = files_of(stage, rows)
     log = _Log(folder, files, _ranges(sum(rows.values())), len(history.settings.keys))
     spans = _sorted(encoder.without_past, log, progress, engine)
-    plan = _Replays(log, _Before.of(history, folder), *_times(log, spans, history.end))
+    plan = _Replays(log, _Before.of(history, folder), *_times(log, spans, history))
     ranges = [(column, number) for column in range(log.columns + 1) for number in log.ranges_of(column)]
     keys = history.counts.used
     for done, own in enumerate(engine.map(plan, ranges), 1):
@@ -113,7 +113,11 @@ class _Sorting:
         log, file, history = self.log, self.log.files[number], self.encoder.history
         assert history is not None
         chunk = read_staged(file.path, staged_columns(history.settings))
-        times = row_moments(chunk, history.settings.time, file.part, file.first)
+        settings = history.settings
+        if settings.time:
+            times = row_moments(chunk, settings.time, file.part, file.first)
+        else:
+            times = shuffled(settings, chunk, file.passed)
         save_whole(log.path(number, "times"), times)
         save_whole(log.path(number, "labels"), chunk[LABEL].to_numpy())
         keys = self.encoder.keys(chunk)
@@ -141,9 +145,12 @@ def _sorted(encoder: Encoder, log: _Log, progress: Progress, engine: Engine) -> 
     return spans
 
 
-def _times(log: _Log, spans: Sequence[_Span], come_to: float) -> tuple[float, bool]:
+def _times(log: _Log, spans: Sequence[_Span], history: History) -> tuple[float, bool]:
     """The last moment of the training rows, and whether held-out rows come before it; no row may come before that to
-    which the history has come."""
+    which the history has come. A random order has no such moments."""
+    come_to = history.end
+    if not history.settings.time:
+        return come_to, False
     training = [span for file, span in zip(log.files, spans, strict=True) if file.trains]
     others = [span for file, span in zip(log.files, spans, strict=True) if not file.trains]
     for found in (training, others):
@@ -227,8 +234,9 @@ class _Replays:
 
     @property
     def view(self) -> str:
-        # As in timeline.py: with a window, held-out rows have one view alone.
-        return "" if self.settings.window or self.mixed else self.settings.view
+        # As in timeline.py: with a window or a random order, held-out rows have one view alone.
+        one = self.settings.window or self.mixed or not self.settings.time
+        return "" if one else self.settings.view
 
     def __call__(self, work: tuple[int, int]) -> int:
         column, rows = work[0], self._rows(*work)
@@ -247,6 +255,11 @@ class _Replays:
         training, others = np.flatnonzero(trains), np.flatnonzero(~trains)
         state, past = copy.deepcopy(start), np.zeros((len(trains), 2))
         _replay(state, rows, training, past)
+        if not self.settings.time:
+            # All others see all training rows.
+            start.counts.add(rows.keys[training], rows.labels[training])
+            past[others] = start.counts.lookup(rows.keys[others])[:, 0]
+            return start, start.counts.used, {"past": past}
         _run_on(state, self.end)
         if self.mixed:
             every = np.zeros_like(past)
@@ -307,7 +320,8 @@ def _fill(history: History, plan: _Replays, ranges: Sequence[tuple[int, int]]) -
     history.counts = Counts(history.settings.most_keys, history.settings.half_life)
     history.counts.loaded, history.counts.error = (keys[order], values[order], last[order]), error
     history.end = plan.end
-    history.waiting, history.added = _waiting(history.waiting, plan)
+    if history.settings.time:
+        history.waiting, history.added = _waiting(history.waiting, plan)
 
 
 def _waiting(before: Events, plan: _Replays) -> tuple[Events, int]:

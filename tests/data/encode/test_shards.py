@@ -107,6 +107,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "keep_negatives": 0.5,
         "split_by": "row",
     },
+    "history in a random order of groups, fewer negatives": {
+        "history": history_settings("user,rare*user", ["folds=0", "group=user,when"]),
+        "keep_negatives": 0.5,
+        "any_order": False,
+    },
     "by value, with leaves": {"split_by": "user", "gbdt_leaves": 3},
 }
 
@@ -140,6 +145,7 @@ def test_a_chain_of_folders_remembers_the_same_of_values(tmp_path: Path, logs: l
 
 GOES_ON: dict[str, dict[str, Any]] = {
     "in folds": {"history": history_settings("user,rare*user", []), "any_order": False},
+    "in a random order": {"history": history_settings("rare,user", ["folds=0"]), "any_order": False},
     "in time, with what waits": {
         "history": history_settings("user,rare", ["time=when", "half_life=3000", "delay=9000"])
     },
@@ -154,7 +160,7 @@ def test_a_history_goes_on(tmp_path: Path, logs: list[Path], name: str) -> None:
     prepare_asked(Asked(files=logs[:1], label="click", **settings), tmp_path / "day0")
     known = Encoder.load(tmp_path / "day0" / "encoder", Schema.load(tmp_path / "day0" / "schema.toml"))
     assert known.history is not None
-    assert bool(len(known.history.waiting.times)) == (name != "in folds")
+    assert bool(len(known.history.waiting.times)) == bool(known.history.settings.time)
     later = Asked(files=logs[2:], label="click", known=known, split_by="none" if name == "rolling" else "")
     prepare_asked(later, tmp_path / "one")
     prepare_asked(later, tmp_path / "shards", engine=Reversed)
