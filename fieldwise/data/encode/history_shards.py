@@ -1,8 +1,8 @@
 """The history of staged rows in shards: what timeline.py writes, from the same counts.
 
 In folds, each shard of the training rows is counted by itself, and the counts of each range of keys are summed; then
-every file looks up its own rows. In an order of the rows, see time_shards.py. A part's fields are in a folder, a file for
-each of its staged files.
+every file looks up its own rows. In an order of the rows, see time_shards.py. A part's fields are in a folder, a file
+for each of its staged files.
 """
 
 from __future__ import annotations
