@@ -35,9 +35,9 @@ def on_ray(address: str = "", workers: int = 0) -> Iterator[RayEngine]:
     address = address or os.environ.get("RAY_ADDRESS", "")
     begun_here = not ray.is_initialized()
     with _quiet():
-        if begun_here:
-            _connect(ray, address, workers)
         try:
+            if begun_here:
+                _connect(ray, address, workers)
             yield RayEngine(ray)
         finally:
             if begun_here:

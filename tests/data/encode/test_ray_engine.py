@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -144,6 +145,19 @@ def test_addresses_at_which_there_is_no_cluster() -> None:
 def test_without_ray_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     assert refused() == "--engine ray needs Ray, which is not installed: pip install fieldwise[cluster]"
+
+
+def test_a_ctrl_c_while_ray_starts_ends_what_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[bool] = []
+
+    def init(**options: Any) -> None:
+        raise KeyboardInterrupt
+
+    half = SimpleNamespace(is_initialized=lambda: False, init=init, shutdown=lambda: ended.append(True))
+    monkeypatch.setitem(sys.modules, "ray", half)
+    with pytest.raises(KeyboardInterrupt), on_ray(workers=1):
+        pass
+    assert ended == [True]
 
 
 @pytest.mark.parametrize(
