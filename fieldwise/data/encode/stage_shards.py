@@ -18,7 +18,7 @@ import pyarrow as pa
 from fieldwise.config.errors import ConfigError
 from fieldwise.data.encode.engine import Engine, map_once
 from fieldwise.data.encode.pieces import FileRows, Piece, cut
-from fieldwise.data.encode.split import Parting, Rows, Survey, by_group
+from fieldwise.data.encode.split import Assign, Parting, Rows, Survey, by_group
 from fieldwise.data.encode.stage import STAGED_PARTS, Staged, Stager, Start
 from fieldwise.data.encode.staged import Progress
 
@@ -179,7 +179,7 @@ class _Training:
 
     def __call__(self, work: tuple[Piece, Start]) -> int:
         (piece, start), found = work, 0
-        assign, passed, rows = _begin(self.parting, piece, start), sum(start.labels), self.sources[piece.source]
+        assign, passed, rows = _assign(self.parting, piece, start), sum(start.labels), self.sources[piece.source]
         with rows.reading():
             for chunk in _needed(self.stager, rows, piece):
                 labels = self.stager.labels(chunk, passed, piece.source)
@@ -198,7 +198,8 @@ def _needed(stager: Stager, rows: FileRows, piece: Piece) -> Iterator[pa.Table]:
     return rows.piece(piece, [name for name in wanted if name in there])
 
 
-def _begin(parting: Parting | None, piece: Piece, start: Start) -> Any:
+def _assign(parting: Parting | None, piece: Piece, start: Start) -> Assign | None:
+    """How the rows of a piece are divided, if they are."""
     return parting.begin(start.labels) if parting and piece.source == "train" else None
 
 
@@ -214,7 +215,7 @@ class _Staging:
         piece, start = work
         # What draws and counts begins anew for each piece.
         own, rows = self.stager.anew(), self.sources[piece.source]
-        assign = _begin(self.parting, piece, start)
+        assign = _assign(self.parting, piece, start)
         with rows.reading():
             entries = [own.write(chunk) for chunk in own.chunks(piece.source, rows.piece(piece), start, assign)]
         return {"entries": entries, "levels": own.levels.state, "noticed": rows.noticed(piece)}
