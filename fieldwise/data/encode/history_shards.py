@@ -1,8 +1,8 @@
 """The history of staged rows in shards: what timeline.py writes, from the same counts.
 
 In folds, each shard of the training rows is counted by itself, and the counts of each range of keys are summed; then
-every file looks up its own rows. In time, see time_shards.py. A part's fields are in a folder, a file for each of its
-staged files.
+every file looks up its own rows. In an order of the rows, see time_shards.py. A part's fields are in a folder, a file
+for each of its staged files.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ FOLDER, RANGES = "past", 16
 
 @dataclass(frozen=True)
 class StagedFile:
-    """A staged file, and how many rows of its part come before it."""
+    """A staged file; how many rows of its part come before it, and how many of all that a history counts."""
 
     part: str
     path: Path
     first: int
+    passed: int
 
     @property
     def trains(self) -> bool:
@@ -48,11 +49,13 @@ class StagedFile:
 def files_of(stage: Path, parts: Collection[str]) -> list[StagedFile]:
     """The staged files of some parts, in the order of their rows."""
     found: list[StagedFile] = []
+    rows: dict[str, int] = {}
     for part in parts:
-        first = 0
+        first, before = 0, rows.get("train", 0) if part == DROPPED else 0
         for path in staged_files(stage / part):
-            found.append(StagedFile(part, path, first))
+            found.append(StagedFile(part, path, first, before + first))
             first += staged_rows(path)
+        rows[part] = first
     return found
 
 
@@ -61,6 +64,11 @@ def save_whole(file: Path, array: NDArray[Any]) -> None:
     file.parent.mkdir(exist_ok=True)
     with whole_anywhere(file) as work, work.open("wb") as opened:
         np.save(opened, array)
+
+
+def load_mapped(file: Path) -> NDArray[Any]:
+    """The array of an .npy file, of which only what is looked at comes into memory."""
+    return np.load(file, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
 
 
 def check_room(keys: int, history: History) -> None:
@@ -74,25 +82,30 @@ def check_room(keys: int, history: History) -> None:
 
 
 def fold_history(encoder: Encoder, stage: Path, rows: Mapping[str, int], progress: Progress, engine: Engine) -> None:
-    """Fills the encoder's history from the training parts, and writes the fields of every part's files."""
+    """Counts the training parts in the encoder's history, and writes the fields of every part's files."""
     history, folder = encoder.history, stage / FOLDER
     assert history is not None
     folder.mkdir(exist_ok=True)
     training = [file for file in files_of(stage, rows) if file.trains]
     places = {file.path: file for file in training}
     shards = [[places[path] for path in own] for own in shards_of(list(places))]
-    counting = _Counting(encoder, rows["train"], folder)
+    # What was counted before comes like a shard of its own.
+    for name, counts in (("all", history.counts), ("inside", Counts())):
+        _save_counts(counts, folder, f"{len(shards)}.{name}")
+    counting = _Counting(encoder.without_past, folder)
     done = 0
     for own in engine.map(counting, list(enumerate(shards))):
         done += own
         progress("counting", done)
     wanted = [(name, number) for name in ("all", "inside") for number in range(RANGES)]
     keys = dict.fromkeys(("all", "inside"), 0)
-    for (name, _), found in zip(wanted, engine.map(_Summing(folder, len(shards)), wanted), strict=True):
+    for (name, _), found in zip(wanted, engine.map(_Summing(folder, len(shards) + 1), wanted), strict=True):
         keys[name] += found
     for found in keys.values():
         check_room(found, history)
+    error = history.counts.error
     history.counts = summed(folder, "all", history)
+    history.counts.error = error
     looking = _Looking(encoder.without_past, folder, stage)
     files = files_of(stage, [part for part in rows if part != DROPPED])
     done = 0
@@ -106,7 +119,6 @@ class _Counting:
     """A shard's number and files -> its rows; its keys in rising order and what they had are left in files."""
 
     encoder: Encoder
-    train_rows: int
     folder: Path
 
     def __call__(self, work: tuple[int, Sequence[StagedFile]]) -> int:
@@ -117,16 +129,13 @@ class _Counting:
         own, inside, rows = History(settings), Counts(settings.most_keys), 0
         for file in files:
             chunk = read_staged(file.path, staged_columns(settings))
-            first = file.first + (self.train_rows if file.part == DROPPED else 0)
-            folds = folds_of(settings, chunk, first)
+            folds = folds_of(settings, chunk, file.passed)
             fold_counts(own, encoder.keys(chunk), chunk[LABEL].to_numpy(), folds, inside)
             rows += len(chunk)
         for name, counts in (("all", own.counts), ("inside", inside)):
             if counts.error:
                 check_room(settings.most_keys, own)
-            state = counts.state()
-            save_whole(self.folder / f"{number}.{name}.keys.npy", state["keys"])
-            save_whole(self.folder / f"{number}.{name}.values.npy", state["values"])
+            _save_counts(counts, self.folder, f"{number}.{name}")
         return rows
 
 
@@ -141,17 +150,28 @@ class _Summing:
         name, number = work
         keys, values = [], []
         for shard in range(self.shards):
-            every = np.load(self.folder / f"{shard}.{name}.keys.npy", mmap_mode="r", allow_pickle=False)
+            every, held = (load_mapped(file) for file in _files_of(self.folder, f"{shard}.{name}"))
             own = in_range(every, number, RANGES)
             keys.append(np.array(every[own]))
-            held = np.load(self.folder / f"{shard}.{name}.values.npy", mmap_mode="r", allow_pickle=False)
             values.append(np.array(held[own]))
         joined, of = np.unique(np.concatenate(keys), return_inverse=True)
         every = np.concatenate(values)
         sums = np.stack([np.bincount(of, every[:, place], len(joined)) for place in (0, 1)], axis=1)
-        save_whole(self.folder / f"{name}.{number}.keys.npy", joined)
-        save_whole(self.folder / f"{name}.{number}.values.npy", sums)
+        for file, array in zip(_files_of(self.folder, f"{name}.{number}"), (joined, sums), strict=True):
+            save_whole(file, array)
         return len(joined)
+
+
+def _save_counts(counts: Counts, folder: Path, name: str) -> None:
+    """Leaves the keys of a table in rising order, and what they had."""
+    state = counts.state()
+    for file, what in zip(_files_of(folder, name), ("keys", "values"), strict=True):
+        save_whole(file, state[what])
+
+
+def _files_of(folder: Path, name: str) -> tuple[Path, Path]:
+    """Where the keys of a table are, and what they had."""
+    return folder / f"{name}.keys.npy", folder / f"{name}.values.npy"
 
 
 def in_range(keys: Keys, number: int, ranges: int) -> slice:
@@ -164,10 +184,8 @@ def in_range(keys: Keys, number: int, ranges: int) -> slice:
 
 def summed(folder: Path, name: str, history: History) -> Counts:
     """The sums of all ranges of a table."""
-    keys, values = (
-        np.concatenate([np.load(folder / f"{name}.{n}.{what}.npy", allow_pickle=False) for n in range(RANGES)])
-        for what in ("keys", "values")
-    )
+    parts = zip(*(_files_of(folder, f"{name}.{number}") for number in range(RANGES)), strict=True)
+    keys, values = (np.concatenate([np.load(file, allow_pickle=False) for file in files]) for files in parts)
     counts = Counts(history.settings.most_keys)
     counts.loaded = keys, values, np.zeros(len(keys))
     return counts

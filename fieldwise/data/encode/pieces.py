@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,10 @@ class FileRows(ABC):
     @abstractmethod
     def check(self) -> None:
         """Refuses files that do not belong together."""
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Within, schemas, blocks and pieces are read as the user said, also by a process that nobody told."""
+        return nullcontext()
 
     @abstractmethod
     def schema(self, path: Path) -> pa.Schema:

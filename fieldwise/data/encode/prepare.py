@@ -43,7 +43,7 @@ from fieldwise.data.encode.stage import DROPPED, JOURNAL, Stager, Taken
 from fieldwise.data.encode.stage_shards import FOLDER as SHARDS
 from fieldwise.data.encode.stage_shards import ShardStager
 from fieldwise.data.encode.staged import LABEL, ROW, WEIGHT, Progress, quiet, read_staged, staged_chunks, staged_files
-from fieldwise.data.encode.time_shards import time_history
+from fieldwise.data.encode.time_shards import ordered_history
 from fieldwise.data.encode.timeline import write_history, write_sequences
 from fieldwise.data.history.history import History
 from fieldwise.data.read.labels import read_labels, read_weights
@@ -131,14 +131,8 @@ def carry_out(
 
 def check_shards(plan: Plan) -> None:
     """Refuses what does not come out of shards as it does of all rows one after another."""
-    refused = {
-        "sequences": plan.log_fields,
-        "--continue-from with a history": plan.known and plan.past.keys,
-        "a history of all rows in a random order (folds=0)": plan.past.keys and not (plan.past.time or plan.past.folds),
-    }
-    for what, asked in refused.items():
-        if asked:
-            raise ConfigError(f"--engine ray does not make {what} yet; leave it out, or prepare on one machine")
+    if plan.log_fields:
+        raise ConfigError("--engine ray does not make sequences yet; leave them out, or prepare on one machine")
 
 
 def _folder(out: Path, stamp: str, force: bool) -> AbstractContextManager[Path]:
@@ -222,7 +216,8 @@ def _write_history(work: _Work, encoder: Encoder, tally: Tally) -> None:
     if work.engine is None:
         write_history(encoder, work.stage, tally.rows, work.progress)
     else:
-        in_shards = time_history if encoder.schema.history.time else fold_history
+        settings = encoder.schema.history
+        in_shards = fold_history if settings.folds and not settings.time else ordered_history
         in_shards(encoder, work.stage, tally.rows, work.progress, work.engine)
 
 

@@ -12,7 +12,7 @@ import sys
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +35,9 @@ def on_ray(address: str = "", workers: int = 0) -> Iterator[RayEngine]:
     address = address or os.environ.get("RAY_ADDRESS", "")
     begun_here = not ray.is_initialized()
     with _quiet():
-        if begun_here:
-            _connect(ray, address, workers)
         try:
+            if begun_here:
+                _connect(ray, address, workers)
             yield RayEngine(ray)
         finally:
             if begun_here:
@@ -107,7 +107,7 @@ class RayEngine:
         from ray import cloudpickle
 
         # Sent once, and unpacked once in each process: encoders are large.
-        box, name = [self.ray.put(cloudpickle.dumps(function))], uuid.uuid4().hex
+        box, name = [self.ray.put(cloudpickle.dumps((os.getcwd(), function)))], uuid.uuid4().hex
         window = 2 + 2 * int(self.ray.cluster_resources().get("CPU", 1))
         waiting: deque[Any] = deque()
         try:
@@ -175,8 +175,12 @@ def _known(name: str, box: list[Any]) -> Callable[[Any], Any]:
     if name not in _FUNCTIONS:
         import ray
 
+        folder, function = pickle.loads(ray.get(box[0]))
         _FUNCTIONS.clear()
-        _FUNCTIONS[name] = pickle.loads(ray.get(box[0]))
+        _FUNCTIONS[name] = function
+        # What the user names, and what errors name, may begin in the folder that the command was given in.
+        with suppress(OSError):
+            os.chdir(folder)
     return _FUNCTIONS[name]
 
 

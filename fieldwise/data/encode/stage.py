@@ -7,9 +7,8 @@ and writes only the others.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,10 +101,6 @@ class Start:
     training: int = 0
 
 
-# From the first chunk to how rows are divided; nothing where they are all training rows until all are there.
-Begin = Callable[[pa.Table], Assign | None]
-
-
 @dataclass(frozen=True)
 class _Chunk:
     """Rows to be staged: their number in order, where they come from, and the part of each."""
@@ -169,10 +164,9 @@ class Stager:
         """The chunks of all sources that are not staged yet; the others are noted."""
         number = before = 0
         for source, read in sources.items():
-            divided = source == "train" and self.split.divides(sources)
-            begin = partial(self._begin, read, notes) if divided else None
+            assign = self._assign(read, notes) if source == "train" and self.split.divides(sources) else None
             first = before
-            for chunk in self.chunks(source, read(), Start(number, first), begin):
+            for chunk in self.chunks(source, read(), Start(number, first), assign):
                 if number < len(done):
                     staged.entries.append(done[number])
                     staged.kept += len(chunk.rows)
@@ -181,28 +175,33 @@ class Stager:
                 before += len(chunk.rows)
                 number += 1
 
-    def _begin(self, read: Rows, notes: list[str], chunk: pa.Table) -> Assign | None:
+    def _assign(self, read: Rows, notes: list[str]) -> Assign:
         """How training rows are divided; they are read once before that where they are put in the order of a column."""
+        if not self.split.by:
+            return Parting(self.split).begin()
+        # A reading of its own: bad rows would count twice if one began in the middle of another.
+        first = next(read(), None)
+        if first is None:
+            return _all_training
+        self.checked(first, 0, "train")
         # Which parts rows go to in their own order may be decided when all are there.
-        self.cuts = self.split.is_order_of(chunk) and self.keep_negatives == 1
+        self.cuts = self.split.is_order_of(first) and self.keep_negatives == 1
         if self.cuts:
-            return None
+            return _all_training
         survey, passed = Survey(), 0
-        for each in read() if self.split.by else ():
+        for each in read():
             survey.add(self.split, each, self.labels(each, passed))
             passed += len(each)
         return Parting.after(survey, self.split, notes).begin()
 
-    def chunks(self, source: str, chunks: Iterator[pa.Table], start: Start, begin: Begin | None) -> Iterator[_Chunk]:
-        """Rows of a source, checked, each in its part; `begin` is there where they are divided."""
-        number, passed, assign = start.number, sum(start.labels), None
+    def chunks(self, source: str, chunks: Iterator[pa.Table], start: Start, assign: Assign | None) -> Iterator[_Chunk]:
+        """Rows of a source, checked, each in its part; `assign` is there where they are divided."""
+        number, passed = start.number, sum(start.labels)
         skip(self.random, start.training)
         for chunk in _sliced(chunks):
             labels, weights = self.checked(chunk, passed, source)
-            if begin and number == start.number:
-                assign = begin(chunk)
             parts = assign(chunk, labels, passed) if assign else np.full(len(chunk), PARTS.index(source))
-            if begin:
+            if assign:
                 self.levels.add(chunk, labels, passed, parts)
             self._drop(parts, labels)
             types = self._typed(chunk, parts)
@@ -287,6 +286,10 @@ class Stager:
         """Refuses staged rows that no model can learn from."""
         rows, positives = (found.get("train", 0) for found in (staged.tally.rows, staged.tally.positives))
         check_training(rows, positives, self.taken.label, self.names["train"])
+
+
+def _all_training(chunk: pa.Table, labels: NDArray[np.uint8], passed: int) -> NDArray[np.int64]:
+    return np.zeros(len(chunk), dtype=np.int64)
 
 
 def check_training(rows: int, positives: int, label: str, where: str) -> None:

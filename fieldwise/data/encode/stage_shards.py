@@ -18,7 +18,7 @@ import pyarrow as pa
 from fieldwise.config.errors import ConfigError
 from fieldwise.data.encode.engine import Engine, map_once
 from fieldwise.data.encode.pieces import FileRows, Piece, cut
-from fieldwise.data.encode.split import Parting, Rows, Survey, by_group
+from fieldwise.data.encode.split import Assign, Parting, Rows, Survey, by_group
 from fieldwise.data.encode.stage import STAGED_PARTS, Staged, Stager, Start
 from fieldwise.data.encode.staged import Progress
 
@@ -144,7 +144,8 @@ class _Look(NamedTuple):
 def _look(stager: Stager, sources: Mapping[str, FileRows], file: tuple[str, Path]) -> _Look:
     source, path = file
     rows = sources[source]
-    return _Look(stager.plain_types(rows.schema(path).empty_table()), rows.blocks(path))
+    with rows.reading():
+        return _Look(stager.plain_types(rows.schema(path).empty_table()), rows.blocks(path))
 
 
 @dataclass(frozen=True)
@@ -156,14 +157,15 @@ class _Surveying:
     divides: bool
 
     def __call__(self, piece: Piece) -> dict[str, Any]:
-        split, survey, passed = self.stager.split, Survey(), 0
-        for chunk in _needed(self.stager, self.sources[piece.source], piece):
-            labels = self.stager.labels(chunk, passed, piece.source)
-            if piece.source == "train" and self.divides:
-                survey.add(split, chunk, labels)
-            else:
-                survey.join([int((labels == 0).sum()), int(labels.sum())], {})
-            passed += len(chunk)
+        split, survey, passed, rows = self.stager.split, Survey(), 0, self.sources[piece.source]
+        with rows.reading():
+            for chunk in _needed(self.stager, rows, piece):
+                labels = self.stager.labels(chunk, passed, piece.source)
+                if piece.source == "train" and self.divides:
+                    survey.add(split, chunk, labels)
+                else:
+                    survey.join([int((labels == 0).sum()), int(labels.sum())], {})
+                passed += len(chunk)
         return {"labels": survey.labels, "values": [[value, *counts] for value, counts in survey.values.items()]}
 
 
@@ -176,15 +178,16 @@ class _Training:
     parting: Parting | None
 
     def __call__(self, work: tuple[Piece, Start]) -> int:
-        piece, start = work
-        assign, passed, found = _begin(self.parting, piece, start), sum(start.labels), 0
-        for chunk in _needed(self.stager, self.sources[piece.source], piece):
-            labels = self.stager.labels(chunk, passed, piece.source)
-            if assign is None:
-                found += len(chunk) if piece.source == "train" else 0
-            else:
-                found += int((assign(chunk, labels, passed) == 0).sum())
-            passed += len(chunk)
+        (piece, start), found = work, 0
+        assign, passed, rows = _assign(self.parting, piece, start), sum(start.labels), self.sources[piece.source]
+        with rows.reading():
+            for chunk in _needed(self.stager, rows, piece):
+                labels = self.stager.labels(chunk, passed, piece.source)
+                if assign is None:
+                    found += len(chunk) if piece.source == "train" else 0
+                else:
+                    found += int((assign(chunk, labels, passed) == 0).sum())
+                passed += len(chunk)
         return found
 
 
@@ -195,7 +198,8 @@ def _needed(stager: Stager, rows: FileRows, piece: Piece) -> Iterator[pa.Table]:
     return rows.piece(piece, [name for name in wanted if name in there])
 
 
-def _begin(parting: Parting | None, piece: Piece, start: Start) -> Any:
+def _assign(parting: Parting | None, piece: Piece, start: Start) -> Assign | None:
+    """How the rows of a piece are divided, if they are."""
     return parting.begin(start.labels) if parting and piece.source == "train" else None
 
 
@@ -211,7 +215,7 @@ class _Staging:
         piece, start = work
         # What draws and counts begins anew for each piece.
         own, rows = self.stager.anew(), self.sources[piece.source]
-        assign = _begin(self.parting, piece, start)
-        begin = (lambda _: assign) if assign else None
-        entries = [own.write(chunk) for chunk in own.chunks(piece.source, rows.piece(piece), start, begin)]
+        assign = _assign(self.parting, piece, start)
+        with rows.reading():
+            entries = [own.write(chunk) for chunk in own.chunks(piece.source, rows.piece(piece), start, assign)]
         return {"entries": entries, "levels": own.levels.state, "noticed": rows.noticed(piece)}

@@ -98,10 +98,10 @@ class Files:
         return {part: ", ".join(map(str, paths)) for part, paths in self.parts.items()}
 
     @property
-    def inputs(self) -> Inputs | None:
-        """What a prepare that was killed is known by; none where rows are skipped, for the count would start anew."""
+    def inputs(self) -> Inputs:
+        """What a prepare that was killed is known by."""
         reading = (self.recipe, self.reader.balance, self.reader.seed) if self.reader else (self.separator,)
-        return None if self.bad.skip else Inputs(_every(self.parts), repr(reading))
+        return Inputs(_every(self.parts), repr((*reading, self.bad.skip)))
 
     def locate(self, column: str, text: str | None) -> str:
         """The file and the line, or row, of the first cell of a column that holds a text; the files are read again."""

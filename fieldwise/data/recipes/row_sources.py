@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -41,19 +42,20 @@ class PlainRows(FileRows):
         for path in self.files[1:]:
             formats.check_alike(names, self.files[0], formats.column_names(path, bad=self.bad), path)
 
+    def reading(self) -> AbstractContextManager[None]:
+        return delimited.separated(self.separator)
+
     def schema(self, path: Path) -> pa.Schema:
         return formats.schema_of(path, self.bad)
 
     def blocks(self, path: Path) -> int:
-        with delimited.separated(self.separator):
-            return formats.blocks_of(path, self.bad)
+        return formats.blocks_of(path, self.bad)
 
     def piece(self, piece: Piece, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         # Which rows are skipped is said by all columns.
         wanted = None if self.bad.skip else columns
-        with delimited.separated(self.separator):
-            chunks = formats.read_piece(piece.path, piece.blocks, wanted, self.numbers, self.bad)
-            yield from self._usable(piece.path, chunks)
+        chunks = formats.read_piece(piece.path, piece.blocks, wanted, self.numbers, self.bad)
+        return self._usable(piece.path, chunks)
 
     def noticed(self, piece: Piece) -> dict[str, Any]:
         skipped = self.bad.found.get(piece.path)

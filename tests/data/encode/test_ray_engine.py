@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -91,6 +92,17 @@ def test_a_worker_that_dies_is_replaced_until_it_died_too_often(
     assert capfd.readouterr().out == ""
 
 
+def test_files_are_named_from_the_folder_of_the_command(
+    tmp_path: Path, cluster: Any, logs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The workers of a cluster were started elsewhere."""
+    monkeypatch.chdir(logs[0].parent)
+    here = asked([Path(log.name) for log in logs])
+    prepare_asked(here, tmp_path / "one")
+    prepare_asked(here, tmp_path / "ray", engine=partial(on_ray, cluster.address))
+    assert content(tmp_path / "ray") == content(tmp_path / "one")
+
+
 def test_an_error_of_a_shard_is_the_line_of_one_machine(
     tmp_path: Path, cluster: Any, logs: list[Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,6 +145,19 @@ def test_addresses_at_which_there_is_no_cluster() -> None:
 def test_without_ray_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     assert refused() == "--engine ray needs Ray, which is not installed: pip install fieldwise[cluster]"
+
+
+def test_a_ctrl_c_while_ray_starts_ends_what_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[bool] = []
+
+    def init(**options: Any) -> None:
+        raise KeyboardInterrupt
+
+    half = SimpleNamespace(is_initialized=lambda: False, init=init, shutdown=lambda: ended.append(True))
+    monkeypatch.setitem(sys.modules, "ray", half)
+    with pytest.raises(KeyboardInterrupt), on_ray(workers=1):
+        pass
+    assert ended == [True]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,9 @@ from fieldwise.data.dataset import ArrayFile, Dataset
 from fieldwise.data.encode import encode, kept, stage
 from fieldwise.data.encode import prepare as room
 from fieldwise.data.encode.prepare import Inputs, Split, prepare
-from fieldwise.data.read import line_blocks
+from fieldwise.data.read import line_blocks, streams
+from fieldwise.data.recipes.asked import Asked
+from fieldwise.data.recipes.prepared import prepare_asked
 from fieldwise.data.schema import HistorySettings
 
 
@@ -104,6 +106,25 @@ def test_killed_and_gone_on_equals_never_killed(tmp_path: Path, log: Path, name:
     assert any("3,000 rows were staged already" in note for note in facts["notes"])
     assert content(out) == content(whole)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log.tsv", "out", "whole"]
+
+
+def test_skipped_rows_are_counted_once_where_a_killed_run_goes_on(
+    tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "CHUNK_ROWS", 200)
+    log.write_text(log.read_text() + "7\tu1\t3\tx1\n" * 2 + "1\tfew\n")
+    asked = Asked([log], label="click", split_by="place", skip_bad_rows=True)
+    whole, _ = prepare_asked(asked, tmp_path / "whole")
+    for owner, function, calls in KILLS:
+        with pytest.MonkeyPatch.context() as patch:
+            kill_after(patch, owner, function, calls)
+            with pytest.raises(Killed):
+                prepare_asked(asked, tmp_path / "out")
+    facts, _ = prepare_asked(asked, tmp_path / "out")
+    assert any("3,000 rows were staged already" in note for note in facts["notes"])
+    assert facts["skipped_rows"] == whole["skipped_rows"]
+    assert whole["skipped_rows"][0]["rows"] == 3
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
 
 
 def test_a_cut_may_be_killed_anywhere(tmp_path: Path, log: Path) -> None:

@@ -6,6 +6,7 @@ import copy
 import gzip
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from contextvars import Context
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from fieldwise.data.encode import fit_shards, pieces, time_shards
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.kinds.past import pasts
 from fieldwise.data.read import line_blocks
+from fieldwise.data.read.delimited import separated
 from fieldwise.data.recipes.asked import Asked
 from fieldwise.data.recipes.prepared import prepare_asked
 from fieldwise.data.schema import Field, Schema, history_settings
@@ -35,7 +37,8 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Reversed(nullcontext["Reversed"]):
-    """An engine that works on the last shard first, each with a copy of its own of what it works with."""
+    """An engine that works on the last shard first, each with a copy of its own of what it works with, and knowing
+    nothing else, as in another process."""
 
     def __enter__(self) -> Reversed:
         return self
@@ -44,7 +47,7 @@ class Reversed(nullcontext["Reversed"]):
         assert all(path.exists() for path in paths)
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-        return iter([copy.deepcopy(function)(item) for item in reversed(list(items))][::-1])
+        return iter([Context().run(copy.deepcopy(function), item) for item in reversed(list(items))][::-1])
 
 
 def write_log(path: Path, rows: int, seed: int, ending: str = "\t") -> Path:
@@ -104,6 +107,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "keep_negatives": 0.5,
         "split_by": "row",
     },
+    "history in a random order of groups, fewer negatives": {
+        "history": history_settings("user,rare*user", ["folds=0", "group=user,when"]),
+        "keep_negatives": 0.5,
+        "any_order": False,
+    },
     "by value, with leaves": {"split_by": "user", "gbdt_leaves": 3},
 }
 
@@ -133,6 +141,38 @@ def test_a_chain_of_folders_remembers_the_same_of_values(tmp_path: Path, logs: l
         expired.append(facts["expired"].get("rare", 0))
     # What was seen on the first day alone is one folder old on the second, and goes on the third.
     assert expired[0] == 0 < expired[1]
+
+
+GOES_ON: dict[str, dict[str, Any]] = {
+    "in folds": {"history": history_settings("user,rare*user", []), "any_order": False},
+    "in a random order": {"history": history_settings("rare,user", ["folds=0"]), "any_order": False},
+    "in time, with what waits": {
+        "history": history_settings("user,rare", ["time=when", "half_life=3000", "delay=9000"])
+    },
+    "in time, in a window": {"history": history_settings("rare,price", ["time=when", "window=60000"])},
+    "rolling": {"history": history_settings("user", ["time=when", "view=rolling", "delay=500"])},
+}
+
+
+@pytest.mark.parametrize("name", GOES_ON)
+def test_a_history_goes_on(tmp_path: Path, logs: list[Path], name: str) -> None:
+    settings = GOES_ON[name]
+    prepare_asked(Asked(files=logs[:1], label="click", **settings), tmp_path / "day0")
+    known = Encoder.load(tmp_path / "day0" / "encoder", Schema.load(tmp_path / "day0" / "schema.toml"))
+    assert known.history is not None
+    assert bool(len(known.history.waiting.times)) == bool(known.history.settings.time)
+    later = Asked(files=logs[2:], label="click", known=known, split_by="none" if name == "rolling" else "")
+    prepare_asked(later, tmp_path / "one")
+    prepare_asked(later, tmp_path / "shards", engine=Reversed)
+    assert content(tmp_path / "shards") == content(tmp_path / "one")
+    early = Asked(files=logs[:2], label="click", known=known, split_by="row")
+    if known.history.settings.time:
+        said = set()
+        for engine in (None, Reversed):
+            with pytest.raises(DataError, match=r"history runs forward: it has come to 1\.70") as error:
+                prepare_asked(early, tmp_path / "early", engine=engine)
+            said.add(str(error.value))
+        assert len(said) == 1
 
 
 KINDS = Schema(
@@ -170,6 +210,16 @@ def test_files_of_all_forms_with_parts_of_their_own(tmp_path: Path, logs: list[P
     asked = Asked(train, valid, test, "click", schema=KINDS, history=history_settings("rare", ["time=row"]))
     prepare_asked(asked, tmp_path / "one")
     prepare_asked(asked, tmp_path / "shards", engine=Reversed)
+    assert content(tmp_path / "shards") == content(tmp_path / "one")
+
+
+def test_what_the_user_says_stands_between_cells(tmp_path: Path, logs: list[Path]) -> None:
+    odd = tmp_path / "odd.csv"
+    odd.write_text(logs[0].read_text().replace("\t", "#"))
+    with separated("#"):
+        asked = Asked([odd], label="click", separator="#", split_by="when")
+        prepare_asked(asked, tmp_path / "one")
+        prepare_asked(asked, tmp_path / "shards", engine=Reversed)
     assert content(tmp_path / "shards") == content(tmp_path / "one")
 
 
@@ -212,7 +262,10 @@ class Dying(Reversed):
 
 
 def test_killed_and_gone_on_equals_never_killed(tmp_path: Path, logs: list[Path]) -> None:
-    asked = Asked(files=logs, label="click", split_by="row", history=history_settings("user", []))
+    odd = tmp_path / "odd.tsv"
+    odd.write_text(logs[0].read_text() + "1\tfew\n")
+    history = history_settings("user", [])
+    asked = Asked(files=[odd, *logs[1:]], label="click", split_by="row", history=history, skip_bad_rows=True)
     whole, _ = prepare_asked(asked, tmp_path / "one")
     for shards in (2, 7, 11, 14, 18, 25, 33):
         with pytest.raises(Killed):
