@@ -10,9 +10,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import parquet
 
-from fieldwise.config.errors import DataError
+from fieldwise.config.errors import DataError, first_line
 from fieldwise.config.files import whole_file
-from fieldwise.data.read.labels import read_labels
+from fieldwise.data.read.labels import read_labels, read_weights
 from fieldwise.data.schema import Schema
 from fieldwise.follow.journal import Taken
 
@@ -48,7 +48,10 @@ def read(
     for taken in files:
         low, high = max(first, taken.first), min(end, taken.end)
         if low < high:
-            yield from _slices(path_of(work, taken.number), low - taken.first, high - taken.first, columns)
+            try:
+                yield from _slices(path_of(work, taken.number), low - taken.first, high - taken.first, columns)
+            except (FileNotFoundError, pa.ArrowException) as error:
+                raise DataError(f"the rows that were kept of {taken.file} are damaged: {first_line(error)}") from None
 
 
 def _slices(path: Path, low: int, high: int, columns: Sequence[str] | None) -> Iterator[pa.Table]:
@@ -62,9 +65,12 @@ def _slices(path: Path, low: int, high: int, columns: Sequence[str] | None) -> I
 
 
 def labels_of(schema: Schema, chunks: Callable[[], Iterator[pa.Table]]) -> NDArray[np.uint8]:
-    """The labels of all rows, (n,)."""
-    found = [read_labels(chunk[schema.label], schema.label, 0, classes=schema.classes) for chunk in chunks()]
-    return np.concatenate(found) if found else np.empty(0, dtype=np.uint8)
+    """The labels of all rows that count: those of weight 0 do not."""
+    found = [np.empty(0, dtype=np.uint8)]
+    for chunk in chunks():
+        labels = read_labels(chunk[schema.label], schema.label, 0, classes=schema.classes)
+        found.append(labels[read_weights(chunk[schema.weight], schema.weight, 0) > 0] if schema.weight else labels)
+    return np.concatenate(found)
 
 
 def drop(work: Path, files: Iterable[Taken], before: int) -> None:

@@ -35,7 +35,7 @@ def words(entry: Entry) -> str:
         "prepared": lambda: f"{at}prepared; {sum(entry['new_ids'].values()):,} new ids",
         "trained": lambda: f"{at}trained {entry['epochs']} epochs, best {entry['best_epoch']}{_warnings(entry)}",
         "judged": lambda: f"{at}judged by {entry['rows']:,} rows: log loss {_losses(entry)}",
-        "failed": lambda: f"{at}failed at the step after which it is {entry['at']}: {entry['why']}",
+        "failed": lambda: f"{at}could not be {entry['at']}: {entry['why']}",
         "published": lambda: f"{at}version {entry['version']} is {entry['id']}{_history(entry)}",
         "swapped": lambda: f"{at}version {entry['version']} is in service",
         "done": lambda: f"{at}{entry['decision']}: {entry['why']}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -13,10 +14,11 @@ from fieldwise.bundle import bundle, freshen
 from fieldwise.bundle.bundle import load_encoder
 from fieldwise.bundle.predictor import Predictor
 from fieldwise.config.errors import BundleError, ConfigError, DataError
+from fieldwise.config.interrupts import Terminated
 from fieldwise.config.progress import Progress
 from fieldwise.data.encode.prepare import prepare
 from fieldwise.data.read import formats
-from fieldwise.follow import intake, judge, rounds, rows, versions
+from fieldwise.follow import intake, judge, rounds, rows, service, versions
 from fieldwise.follow.follower import Follower
 from fieldwise.follow.journal import Journal
 from fieldwise.train.blend import blend
@@ -181,6 +183,20 @@ def test_someone_may_go_back(tmp_path, runs):
     assert (tmp_path / "live").resolve().name == "0003"
 
 
+@pytest.mark.parametrize("more", [{}, NEVER], ids=["swapped", "rejected"])
+def test_back_to_a_version_whose_rows_are_gone(tmp_path, runs, more):
+    """The round goes on with those that are kept."""
+    for number in range(3, 7):
+        write_day(tmp_path / "logs", number)
+    follow(tmp_path, runs["history"], files=1, keep=1)
+    assert rows.oldest(tmp_path / "work", Journal(tmp_path / "work").state.files.values()) == 900
+    Follower(wanted(tmp_path, runs["history"], keep=1)).go_back(0)
+    write_day(tmp_path / "logs", 7)
+    journal = follow(tmp_path, runs["history"], keep=1, **more)
+    assert (lines(journal, "began")[-1]["first"], journal.state.current) == (900, 5)
+    assert load_encoder(tmp_path / "live").end == day(7)["moment"][-1].as_py()
+
+
 def test_someone_may_set_the_link_or_put_another_bundle_there(tmp_path, runs):
     for number in (3, 4):
         write_day(tmp_path / "logs", number)
@@ -276,6 +292,63 @@ def test_bad_files_are_named_once_and_do_not_stop_the_rest(tmp_path, runs):
     assert follow(tmp_path, runs["history"]).state.files.keys() == {"day-3.csv", "day-4.csv"}
 
 
+def test_a_file_that_cannot_be_read_waits(tmp_path, runs, monkeypatch):
+    shut, opened = write_day(tmp_path / "logs", 3), Path.open
+
+    def refusing(path, *given, **named):
+        if path == shut:
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, *given, **named)
+
+    write_day(tmp_path / "logs", 4)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refusing)
+        assert list(follow(tmp_path, runs["plain"], min_rows=500).state.files) == ["day-4.csv"]
+    journal = follow(tmp_path, runs["plain"])
+    assert "day-3.csv: it cannot be read: Permission denied" in said(journal, "waits")[0]
+    assert journal.state.rows == 600
+
+
+def test_a_file_that_was_written_to_while_it_was_refused_is_looked_at_again(tmp_path, runs, monkeypatch):
+    path, take = write_day(tmp_path / "logs", 3), intake.take
+    text = path.read_text()
+    path.write_text("click,user\n1,u1\n")
+
+    def meanwhile(*given):
+        try:
+            return take(*given)
+        finally:
+            path.write_text(text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(intake, "take", meanwhile)
+        follow(tmp_path, runs["plain"])
+    assert "'device' is missing" in said(Journal(tmp_path / "work"), "refused")[0]
+    assert list(follow(tmp_path, runs["plain"]).state.files) == ["day-3.csv"]
+
+
+def test_a_file_is_taken_once_by_whatever_name(tmp_path, runs):
+    path = write_day(tmp_path / "logs", 3)
+    follow(tmp_path, runs["plain"])
+    path.rename(path.with_name("day-3.old.csv"))
+    journal = follow(tmp_path, runs["plain"])
+    assert journal.state.rows == 300
+    assert "it holds what day-3.csv held" in said(journal, "refused")[0]
+
+
+def test_a_signal_does_not_wait_for_a_server(tmp_path, runs, monkeypatch):
+    write_day(tmp_path / "logs", 3)
+    told = []
+    monkeypatch.setattr(service.server, "reload", lambda *given: told.append(given) or {"workers": 1})
+    for error in (Terminated, MemoryError):
+        follower = Follower(wanted(tmp_path, runs["plain"], servers=("http://a",)))
+        with monkeypatch.context() as patch:
+            patch.setattr(follower.rounds, "begin", lambda error=error: (_ for _ in ()).throw(error))
+            with pytest.raises(error):
+                follower.cycle()
+        assert len(told) == (error is MemoryError)
+
+
 def test_a_file_that_changes_is_said_once_and_stops_what_is_new(tmp_path, runs):
     path = write_day(tmp_path / "logs", 3)
     follow(tmp_path, runs["plain"])
@@ -328,8 +401,10 @@ def test_too_few_rows_and_rows_of_one_label_wait(tmp_path, runs):
 
 def test_a_round_that_fails_is_tried_again(tmp_path, runs):
     write_day(tmp_path / "logs", 3)
-    journal = follow(tmp_path, runs["plain"], settings=("train.optimizer=none",))
-    assert [entry["decision"] for entry in lines(journal, "done")] == ["failed"] * 3
+    for times in (1, 2, 3, 3):
+        # Each time waits for --every: what was wrong may be over then.
+        journal = follow(tmp_path, runs["plain"], settings=("train.optimizer=none",))
+        assert [entry["decision"] for entry in lines(journal, "done")] == ["failed"] * times
     assert all("train.optimizer" in why or "optimizer" in why for why in said(journal, "failed"))
     write_day(tmp_path / "logs", 4)
     journal = follow(tmp_path, runs["plain"])
