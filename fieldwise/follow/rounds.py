@@ -141,9 +141,9 @@ class Rounds:
 
     def _prepare(self, began: Entry) -> dict[str, Any]:
         known = bundle.load_encoder(self._origin(began))
-        schema = known.schema
+        schema, files = known.schema, list(self.desk.state.files.values())
         plan = Plan(
-            sources={"train": self._rows(began["first"], began["end"])},
+            sources={"train": partial(rows.alike, self.desk.work, files, began["first"], began["end"], schema)},
             label=schema.label,
             split=Split(tuple(began["settings"]["split"]), by=ROW_ORDER),
             weight=schema.weight,

@@ -139,6 +139,7 @@ def test_bad_rows_are_named_or_left_out(tmp_path, runs):
         ("click,user,moment\n1,u1,3000\n", "column 'device' is missing"),
         ("clicked,user,device,moment\n1,u1,desk,3000\n", "column 'click' is missing"),
         ("click,user,device,moment\n1,u1,desk,\n", "must have a value in every row"),
+        ("click,user,device,moment\n1,u1,desk,inf\n", r"must have a value in every row, found inf \(row 1\)"),
     ],
 )
 def test_files_that_cannot_be_used(tmp_path, runs, text, message):
