@@ -153,7 +153,7 @@ class Rounds:
             classes=schema.classes,
         )
         facts = carry_out(plan, self._folder(began, "data"), force=True)
-        return {name: facts[name] for name in ("rows", "new_ids", "notes")}
+        return {name: facts[name] for name in ("rows", "new_ids", "expired", "notes")}
 
     def _train(self, began: Entry) -> dict[str, Any]:
         given, origin = began["settings"], self._origin(began).absolute()

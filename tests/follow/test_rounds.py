@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -21,6 +22,7 @@ from fieldwise.data.read import formats
 from fieldwise.follow import intake, judge, rounds, rows, service, versions
 from fieldwise.follow.follower import Follower
 from fieldwise.follow.journal import Journal
+from fieldwise.follow.status import words
 from fieldwise.train.blend import blend
 from tests.follow.days import HISTORY, day, follow, lines, outcome, said, text_of, trained, wanted, write_day
 
@@ -449,6 +451,24 @@ def test_of_a_blend_the_history_goes_on(tmp_path, runs):
     assert lines(journal, "judged")[0]["current"]["log_loss"] > 0
     write_day(tmp_path / "logs", 4)
     assert follow(tmp_path, blended).state.current == 2
+
+
+def test_values_expire_in_rounds(tmp_path):
+    """What --expire-after said of the first rows holds in every round."""
+    run = trained(tmp_path, None, expire_after=("1",))
+    before, sizes = load_encoder(run).codes[0], []
+    for number in range(3, 12):
+        write_day(tmp_path / "logs", number)
+        journal = follow(tmp_path, run)
+        code = load_encoder(tmp_path / "live").codes[0]
+        assert all(code.vocabulary.get(text, id) == id for text, id in before.vocabulary.items())
+        before = code
+        sizes.append(code.size)
+    # Three users come each day, and as many go.
+    assert max(sizes[3:]) <= sizes[3] + 3
+    prepared = [entry for entry in journal.entries if entry["step"] == "prepared"]
+    assert sum(entry["expired"].get("user", 0) for entry in prepared[3:]) >= 12
+    assert re.fullmatch(r"round 9: prepared; \d+ new ids, \d+ values expired", words(prepared[-1]))
 
 
 def test_of_trees_the_history_goes_on(tmp_path):
