@@ -18,6 +18,8 @@ from fieldwise.config.interrupts import interrupts
 STAMP = "STARTED"
 # The file that names the process that works in a folder.
 HOLDER = ".holder"
+# What a system says of a full disk.
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 WAIT = "wait for it, or choose another name"
 
 
@@ -208,8 +210,7 @@ def _full_disk_named(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        codes = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        if getattr(error, "errno", None) in codes or any(os.strerror(code) in str(error) for code in codes):
+        if getattr(error, "errno", None) in FULL or any(os.strerror(code) in str(error) for code in FULL):
             way_out = "free some space, or write elsewhere"
             raise FieldwiseError(f"the disk is full; {way_out} ({path})") from error
         raise
