@@ -58,6 +58,8 @@ class Service:
         self._check(learns, encoders, opened.config.model)
         self.desk.claim()
         kept = versions.adopt(link.resolve(), self.desk.work, number)
+        if self.desk.wanted.onnx:  # for the way back
+            versions.export(kept)
         rows_so_far = self.desk.state.rows
         facts: dict[str, Any] = {"version": number, "run": number, "learnt": rows_so_far, "seen": rows_so_far}
         facts |= {"id": versions.id_of(kept), "model": opened.config.model, "learns": learns, "why": why}
