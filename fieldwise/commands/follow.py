@@ -98,6 +98,7 @@ def follow(
         held = held_folder(folder, f"following into {bundle}", "end it first")
         with terminations(), held, TrainingBar("candidate", True) as bar:
             follower = Follower(wanted, _teller(json, whole=once or rollback is not None), bar)
+            failed = follower.state.failed
             if rollback is not None:
                 follower.go_back(rollback)
             elif once:
@@ -109,6 +110,8 @@ def follow(
         raise typer.Exit(143) from None
     if json:
         _show(folder, json)
+    if once and follower.state.failed > failed:  # the journal has said why
+        raise typer.Exit(2)
 
 
 def _forever(cycle: Callable[[], bool], pause: float) -> None:

@@ -90,6 +90,20 @@ def test_mistakes_are_one_line(tmp_path, runs, capsys, more, message):
     assert message in error_of(capsys, *arguments(tmp_path, runs["plain"], "--once", *more))
 
 
+def test_a_round_that_failed_ends_with_2(tmp_path, runs, capsys):
+    """Who starts it by cron hears of it; the next one tries it again."""
+    write_day(tmp_path / "logs", 3)
+    given = arguments(tmp_path, runs["plain"], "--once")
+    for more, code in ((["--set", "train.optimizer=none"], 2), ([], 0), ([], 0)):
+        with pytest.raises(SystemExit) as end:
+            cli.main([*given, *more])
+        assert end.value.code == code
+    said = capsys.readouterr()
+    assert "round 1: could not be trained: " in said.out
+    assert "round 2: swapped" in said.out
+    assert said.err == ""
+
+
 def test_a_bundle_that_is_followed_knows_its_folder(tmp_path, runs, run, capsys):
     """Without --work the folder is the one that the link leads into, and no other one takes the files again."""
     write_day(tmp_path / "logs", 3)
