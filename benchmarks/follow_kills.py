@@ -129,7 +129,9 @@ def main() -> None:
         lines = len(whole.lines)
         # A line takes so long, but for the start of the process.
         pause = (time.monotonic() - began) / lines
-        targets = sorted(draw.randrange(lines) for _ in range(chosen.kills))
+        # Each at another line as long as there are some: a second one would meet a process that has only begun.
+        turns = [draw.sample(range(lines), lines) for _ in range(-(-chosen.kills // lines))]
+        targets = sorted([target for turn in turns for target in turn][: chosen.kills])
         places = [killed.kill_at(target, draw.uniform(0, pause)) for target in targets]
         killed.finish(chosen.days)
         one, two = whole.outcome(), killed.outcome()

@@ -27,7 +27,8 @@ def follow(
     every: Annotated[str, typer.Option(help="How often to look for new files: 30s, 15m, 1h.")] = "1h",
     once: Annotated[bool, typer.Option("--once", help="One round at most, then end: for cron.")] = False,
     work: Annotated[
-        Path | None, typer.Option(help="Where journal and versions lie.", show_default="BUNDLE.follow")
+        Path | None,
+        typer.Option(help="Where journal and versions lie.", show_default="where BUNDLE leads, or BUNDLE.follow"),
     ] = None,
     split: Annotated[
         str, typer.Option(help="Shares of the rows not learnt yet, oldest first: to train, to stop by, to judge by.")
@@ -60,8 +61,11 @@ def follow(
     """
     from fieldwise.follow.desk import Wanted
     from fieldwise.follow.follower import Follower
+    from fieldwise.follow.versions import work_of
 
-    folder = work or bundle.with_name(f"{bundle.name}.follow")
+    folder = work or work_of(bundle) or bundle.with_name(f"{bundle.name}.follow")
+    if status or rollback is not None:
+        _refuse_unknown(folder)
     if status:
         _show(folder, json)
         return
@@ -91,8 +95,10 @@ def follow(
     )
     pause = seconds_of(every, "--every")
     try:
-        with terminations(), held_folder(folder, f"following into {bundle}"), TrainingBar("candidate", True) as bar:
+        held = held_folder(folder, f"following into {bundle}", "end it first")
+        with terminations(), held, TrainingBar("candidate", True) as bar:
             follower = Follower(wanted, _teller(json, whole=once or rollback is not None), bar)
+            failed = follower.state.failed
             if rollback is not None:
                 follower.go_back(rollback)
             elif once:
@@ -104,6 +110,8 @@ def follow(
         raise typer.Exit(143) from None
     if json:
         _show(folder, json)
+    if once and follower.state.failed > failed:  # the journal has said why
+        raise typer.Exit(2)
 
 
 def _forever(cycle: Callable[[], bool], pause: float) -> None:
@@ -128,12 +136,17 @@ def _teller(json: bool, whole: bool) -> Callable[[dict[str, Any]], None]:
     return lambda entry: say(f"{entry['time']} {words(entry)}")
 
 
-def _show(folder: Path, json: bool) -> None:
-    from fieldwise.follow import status
-    from fieldwise.follow.journal import FILE, Journal
+def _refuse_unknown(folder: Path) -> None:
+    from fieldwise.follow.journal import FILE
 
     if not (folder / FILE).is_file():
-        raise ConfigError(f"nothing was followed here yet: there is no {FILE} ({folder})")
+        raise ConfigError(f"nothing was followed here yet: there is no {FILE} ({folder}); --work names another folder")
+
+
+def _show(folder: Path, json: bool) -> None:
+    from fieldwise.follow import status
+    from fieldwise.follow.journal import Journal
+
     found = status.facts(Journal(folder, mine=False))
     if json:
         print_json(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -66,7 +67,8 @@ def serve(
         from fieldwise.serving.process import serve as serve_forever
     except ImportError as error:
         raise ConfigError(f"serving needs {error.name}: pip install 'fieldwise[serve]'") from None
-    arms = listed(names) or arm_names([source.resolve().name for source in sources])
+    # A link has its own name, whichever version it leads to.
+    arms = listed(names) or arm_names([Path(os.path.abspath(source)).name for source in sources])
     settings = Settings(
         sources=tuple(str(source.absolute()) for source in sources),
         arms=arms,

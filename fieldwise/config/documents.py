@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fieldwise.config.errors import BundleError
+from fieldwise.config.errors import BundleError, FieldwiseError
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -50,7 +50,13 @@ def read_journal(path: Path, mine: bool = True) -> list[dict[str, Any]]:
     whole = found[: found.rfind(b"\n") + 1]
     if mine and len(whole) < len(found):
         os.truncate(path, len(whole))
-    return [json.loads(line) for line in whole.split(b"\n")[:-1]]
+    entries = []
+    for number, line in enumerate(whole.split(b"\n")[:-1], 1):
+        try:
+            entries.append(json.loads(line))
+        except ValueError:
+            raise FieldwiseError(f"the journal is damaged: line {number} is no JSON ({path})") from None
+    return entries
 
 
 def add_to_journal(path: Path, entry: dict[str, Any]) -> None:

@@ -18,15 +18,18 @@ from fieldwise.config.interrupts import interrupts
 STAMP = "STARTED"
 # The file that names the process that works in a folder.
 HOLDER = ".holder"
+# What a system says of a full disk.
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+WAIT = "wait for it, or choose another name"
 
 
 class Hold:
     """An exclusive lock on a folder until it is released or the process ends, even if it was killed.
 
-    `doing` says what for; the error of a second process repeats it.
+    `doing` says what for; the error of a second process repeats it, and says the `way_out`.
     """
 
-    def __init__(self, folder: Path, doing: str) -> None:
+    def __init__(self, folder: Path, doing: str, way_out: str = WAIT) -> None:
         import fcntl
 
         self.note = folder / HOLDER
@@ -35,9 +38,7 @@ class Hold:
             fcntl.flock(self.opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(self.opened)
-            raise FieldwiseError(
-                f"another process{self._holder()} is {doing}; wait for it, or choose another name"
-            ) from None
+            raise FieldwiseError(f"another process{self._holder()} is {doing}; {way_out}") from None
         except OSError:
             pass  # a file system without locks
 
@@ -63,10 +64,10 @@ class Hold:
 
 
 @contextmanager
-def held_folder(folder: Path, doing: str) -> Iterator[Path]:
+def held_folder(folder: Path, doing: str, way_out: str = WAIT) -> Iterator[Path]:
     """Locks a folder for this process within the block; creates it if needed, and removes it if it ends up empty."""
     folder.mkdir(parents=True, exist_ok=True)
-    hold = Hold(folder, doing)
+    hold = Hold(folder, doing, way_out)
     try:
         hold.sign()
         yield folder
@@ -209,8 +210,7 @@ def _full_disk_named(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        codes = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        if getattr(error, "errno", None) in codes or any(os.strerror(code) in str(error) for code in codes):
+        if getattr(error, "errno", None) in FULL or any(os.strerror(code) in str(error) for code in FULL):
             way_out = "free some space, or write elsewhere"
             raise FieldwiseError(f"the disk is full; {way_out} ({path})") from error
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,11 @@ class Arrivals:
         self._refuse_changed()
         clock = intake.clock_of(self.desk.encoders)
         for path in intake.listed(self.desk.wanted.logs, state.after):
-            if path.name in state.files or self._was_refused(path):
+            try:
+                found = path.stat()
+            except FileNotFoundError:  # moved away since it was listed
+                continue
+            if path.name in state.files or self._was_refused(path.name, found):
                 continue
             if sum(taken.first >= state.judged for taken in state.files.values()) >= most:
                 return reasons, True
@@ -38,7 +43,7 @@ class Arrivals:
                 if clock:  # rows of later files would run ahead of it
                     break
             except (DataError, ConfigError, pa.ArrowException) as error:
-                self._refuse(path, str(error) if isinstance(error, FieldwiseError) else first_line(error))
+                self._refuse(path.name, found, str(error) if isinstance(error, FieldwiseError) else first_line(error))
         return reasons, False
 
     def _take(self, path: Path, clock: str) -> None:
@@ -47,23 +52,24 @@ class Arrivals:
         intake.usable_name(path, encoders[0].schema.recipe)
         if why := intake.unfinished(path, wanted.min_age):
             raise intake.Unfinished(why)
-        reading = intake.Reading(encoders, clock, self._until(encoders), wanted.skip_bad_rows)
+        contents = {taken.content: name for name, taken in self.desk.state.files.items()}
+        reading = intake.Reading(encoders, clock, self._until(encoders), wanted.skip_bad_rows, contents)
         number = len(self.desk.state.files) + 1
         self.desk.write("taken", number=number, **intake.take(path, reading, rows.path_of(self.desk.work, number)))
 
     def _refuse_changed(self) -> None:
         for path, why in intake.changed(self.desk.wanted.logs, self.desk.state.files):
-            if not self._was_refused(path):
-                self._refuse(path, why)
+            found = path.stat()
+            if not self._was_refused(path.name, found):
+                self._refuse(path.name, found, why)
             raise DataError(why)
 
-    def _refuse(self, path: Path, why: str) -> None:
-        found = path.stat()
-        self.desk.write("refused", file=path.name, size=found.st_size, modified=found.st_mtime_ns, why=why)
+    def _refuse(self, name: str, found: os.stat_result, why: str) -> None:
+        """Leaves a file out as it was `found` before it was read: it may have been written to since."""
+        self.desk.write("refused", file=name, size=found.st_size, modified=found.st_mtime_ns, why=why)
 
-    def _was_refused(self, path: Path) -> bool:
-        found = path.stat()
-        return bool(self.desk.state.refused.get(path.name) == (found.st_size, found.st_mtime_ns))
+    def _was_refused(self, name: str, found: os.stat_result) -> bool:
+        return bool(self.desk.state.refused.get(name) == (found.st_size, found.st_mtime_ns))
 
     def _until(self, encoders: list[Encoder]) -> float | None:
         """The last moment that counts: of the last row, or of the history as it was found."""

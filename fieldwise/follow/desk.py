@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from fieldwise.config.settings import load_config
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.split import Split
 from fieldwise.follow import versions
-from fieldwise.follow.journal import Entry, Journal, State
+from fieldwise.follow.journal import FILE, Entry, Journal, State
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Wanted:
             found = ",".join(f"{share:g}" for share in self.split)
             raise ConfigError(f"--split needs rows to train on, to stop by and to judge by, found {found}")
         for name, least in (("margin", 0), ("min_rows", 1), ("min_age", 0), ("files", 0), ("keep", 1)):
-            if not getattr(self, name) >= least:
+            if not least <= getattr(self, name) < math.inf:
                 found = f"found {getattr(self, name):g}"
                 raise ConfigError(f"--{name.replace('_', '-')} takes {least} or more, {found}")
 
@@ -56,9 +57,14 @@ class Desk:
     def __init__(self, wanted: Wanted, tell: Callable[[Entry], None] = lambda entry: None) -> None:
         self.wanted, self.tell, self.work = wanted, tell, wanted.work
         self.work.mkdir(parents=True, exist_ok=True)
+        refuse_foreign(self.work)
         self.journal = Journal(self.work)
         # The encoders of a version, which are read once.
         self._known: tuple[int, list[Encoder]] = (-1, [])
+
+    def claim(self) -> None:
+        """Makes the folder one of ours, before anything else is written into it."""
+        self.journal.path.touch()
 
     @property
     def state(self) -> State:
@@ -86,3 +92,11 @@ class Desk:
     def counts(self) -> bool:
         """Whether the bundle in service has a history."""
         return any(encoder.counts_rows for encoder in self.encoders)
+
+
+def refuse_foreign(work: Path) -> None:
+    """Refuses a folder of other things: what we do not know in a work folder is removed in time."""
+    others = sorted(path.name for path in work.iterdir() if not path.name.startswith("."))
+    if others and FILE not in others:
+        rule = f"expected an empty folder to work in, or one with our {FILE}, found {', '.join(others[:3])}"
+        raise ConfigError(f"{rule}; name another one (--work) ({work})")

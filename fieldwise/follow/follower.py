@@ -37,7 +37,8 @@ class Follower:
         self.service.go_back(version)
 
     def cycle(self) -> bool:
-        """Ends what was begun, takes new files in, and does a round if there are enough rows; returns whether it did.
+        """Ends what was begun, takes new files in, and does a round if there are enough rows; returns whether there may
+        be more to do at once: a round that failed is tried again later.
 
         Raises FieldwiseError for what a person must see to; the next cycle goes on with the rest.
         """
@@ -49,9 +50,11 @@ class Follower:
             if done:
                 self.rounds.go_on()
                 self.service.tidy()
-        finally:
+        except Exception:  # but no signal, which does not wait for a server
             self.service.tell_servers()
-        return done
+            raise
+        self.service.tell_servers()
+        return done and not self.state.failed
 
     def _look_for_rows(self) -> None:
         """Takes new files in and begins a round; where it does not, the journal says what it waits for."""

@@ -6,11 +6,12 @@ A file is known by its name, size and digest. Its rows are kept, so it may be mo
 from __future__ import annotations
 
 import gzip
+import hashlib
 import re
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +47,14 @@ class Reading:
     """How the rows of a file are read: by these encoders, and, where there is one, in the order of the `clock`.
 
     `until` is the last moment that came before; with `skip` rows that cannot be used are left out and counted.
+    `contents` are the digests of what files held that were taken, and their names.
     """
 
     encoders: Sequence[Encoder]
     clock: str = ""
     until: float | None = None
     skip: bool = False
+    contents: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def columns(self) -> list[str]:
@@ -63,13 +66,13 @@ class Reading:
         return [name for name in dict.fromkeys(names) if name]
 
 
-def natural(name: str) -> list[tuple[int, str]]:
-    """A key by which day-9 comes before day-10.
+def natural(name: str) -> tuple[list[tuple[int, str]], str]:
+    """A key by which day-9 comes before day-10, and of day-09 and day-9 always the same one first.
 
     >>> sorted(["day-10.csv", "day-9.csv"], key=natural)
     ['day-9.csv', 'day-10.csv']
     """
-    return [(int(word), "") if word.isdecimal() else (-1, word) for word in re.split(r"(\d+)", name)]
+    return [(int(word), "") if word.isdecimal() else (-1, word) for word in re.split(r"(\d+)", name)], name
 
 
 def listed(folder: Path, after: str) -> list[Path]:
@@ -77,7 +80,7 @@ def listed(folder: Path, after: str) -> list[Path]:
     if not folder.is_dir():
         raise DataError(f"expected a folder of logs, found {'a file' if folder.exists() else 'nothing'} ({folder})")
     files = [path for path in folder.iterdir() if path.is_file() and not UNFINISHED_NAMES.fullmatch(path.name)]
-    late = [path for path in files if not after or natural(path.name) > natural(after)]
+    late = [path for path in files if not after or natural(path.name)[0] > natural(after)[0]]
     return sorted(late, key=lambda path: natural(path.name))
 
 
@@ -98,12 +101,17 @@ def changed(folder: Path, files: Mapping[str, Taken]) -> Iterator[tuple[Path, st
 
 def unfinished(path: Path, least_age: float) -> str:
     """Why a file does not seem to be written to its end; empty where it does. Raises DataError for a damaged one."""
-    if time.time() - path.stat().st_mtime < least_age:
-        return f"it was written less than {least_age:g} seconds ago (--min-age)"
-    with path.open("rb") as file:
-        start = file.read(4)
-        file.seek(max(0, path.stat().st_size - 4))
-        last = file.read(4)
+    age = time.time() - path.stat().st_mtime
+    if least_age and age < least_age:
+        ahead = f"its time is {-age:,.0f} seconds ahead of the clock here"
+        return ahead if age < 0 else f"it was written less than {least_age:g} seconds ago (--min-age)"
+    try:
+        with path.open("rb") as file:
+            start = file.read(4)
+            file.seek(max(0, path.stat().st_size - 4))
+            last = file.read(4)
+    except OSError as error:
+        return f"it cannot be read: {error.strerror}"
     if start == b"PAR1":
         return "" if last == b"PAR1" and path.stat().st_size > 8 else "the end of the parquet file is not there yet"
     if not start:
@@ -126,6 +134,11 @@ def _last_byte(path: Path) -> bytes:
     return last
 
 
+def _digest_unpacked(path: Path) -> str:
+    with streams.open_bytes(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def take(path: Path, reading: Reading, target: Path) -> dict[str, Any]:
     """Keeps the rows of a file at `target`, and returns what the journal shall know of it.
 
@@ -135,6 +148,9 @@ def take(path: Path, reading: Reading, target: Path) -> dict[str, Any]:
     if not before.st_size:
         raise DataError("the file is empty")
     digest = digest_of(path)
+    content = _digest_unpacked(path) if streams.packing(path) else digest
+    if twin := reading.contents.get(content):
+        raise DataError(f"it holds what {twin} held, whose rows were taken; they are not learnt twice")
     plan, files = plan_of(Asked(files=[path], known=reading.encoders[0], skip_bad_rows=reading.skip))
     source, found = plan.sources["train"], {"positives": 0}
     try:
@@ -149,7 +165,8 @@ def take(path: Path, reading: Reading, target: Path) -> dict[str, Any]:
     after = path.stat()
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
         raise Unfinished("it was written to while it was read")
-    known = {"file": path.name, "size": before.st_size, "modified": before.st_mtime_ns, "digest": digest}
+    known = {"file": path.name, "size": before.st_size, "modified": before.st_mtime_ns}
+    known |= {"digest": digest, "content": content}
     skipped = sum(one.rows for one in files.bad.found.values())
     return known | {"rows": count, **found, "skipped": skipped, "notes": files.bad.notes()}
 

@@ -30,6 +30,7 @@ class Taken:
     digest: str
     rows: int
     first: int
+    content: str  # the digest of what it held, unpacked
 
     @property
     def end(self) -> int:
@@ -100,7 +101,7 @@ class State:
 
     def _taken(self, entry: Entry) -> None:
         own = {name: entry[name] for name in ("file", "number", "size", "modified", "digest", "rows")}
-        self.files[entry["file"]] = Taken(**own, first=self.rows)
+        self.files[entry["file"]] = Taken(**own, first=self.rows, content=str(entry.get("content", entry["digest"])))
         self.refused.pop(entry["file"], None)
         self.until = entry.get("until", self.until)
 

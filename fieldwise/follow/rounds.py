@@ -50,9 +50,9 @@ class Rounds:
             return [why] if new else []
         facts = {"round": state.rounds + 1, "version": state.current, "end": state.rows}
         if not state.version.learns:
-            self.desk.write("began", first=state.version.seen, cut=[], **facts)
+            self.desk.write("began", first=self._kept_from(state.version.seen), cut=[], **facts)
             return []
-        first = max(state.version.learnt, rows.oldest(self.desk.work, state.files.values()))
+        first = self._kept_from(state.version.learnt)
         bounds = order_bounds(Split(wanted.split, by=ROW_ORDER), state.rows - first)
         edges = [first, *(first + int(bound) for bound in bounds), state.rows]
         if why := self._no_use(edges):
@@ -61,12 +61,16 @@ class Rounds:
         self.desk.write("began", first=first, cut=edges[1:3], settings=settings, **facts)
         return []
 
+    def _kept_from(self, row: int) -> int:
+        """That row, or where rows of an old version are not kept any more, the first one that is."""
+        return max(row, rows.oldest(self.desk.work, self.desk.state.files.values()))
+
     def _no_use(self, edges: list[int]) -> str:
         """Why rows cannot be learnt from or judged by yet; empty where they can."""
         schema = self.desk.encoders[0].schema
         for place, word in enumerate(("rows to train on", "rows to stop by", "newest rows, to judge by,")):
             first, end = edges[place : place + 2]
-            columns = [schema.label]
+            columns = [name for name in (schema.label, schema.weight) if name]
             chunks = partial(rows.read, self.desk.work, list(self.desk.state.files.values()), first, end, columns)
             labels = rows.labels_of(schema, chunks)
             if len(labels) < LEAST_BLOCKS or labels.all() or not labels.any():
@@ -137,9 +141,9 @@ class Rounds:
 
     def _prepare(self, began: Entry) -> dict[str, Any]:
         known = bundle.load_encoder(self._origin(began))
-        schema = known.schema
+        schema, files = known.schema, list(self.desk.state.files.values())
         plan = Plan(
-            sources={"train": self._rows(began["first"], began["end"])},
+            sources={"train": partial(rows.alike, self.desk.work, files, began["first"], began["end"], schema)},
             label=schema.label,
             split=Split(tuple(began["settings"]["split"]), by=ROW_ORDER),
             weight=schema.weight,
@@ -149,7 +153,7 @@ class Rounds:
             classes=schema.classes,
         )
         facts = carry_out(plan, self._folder(began, "data"), force=True)
-        return {name: facts[name] for name in ("rows", "new_ids", "notes")}
+        return {name: facts[name] for name in ("rows", "new_ids", "expired", "notes")}
 
     def _train(self, began: Entry) -> dict[str, Any]:
         given, origin = began["settings"], self._origin(began).absolute()
@@ -189,7 +193,8 @@ class Rounds:
                 self._folder(began, "run").rename(run)
             source, first, learnt, own = run, began["cut"][0], began["cut"][0], number
         else:
-            source, first, own = versions.bundle_of(self.desk.work, before.number), before.seen, before.run
+            source, own = versions.bundle_of(self.desk.work, before.number), before.run
+            first = self._kept_from(before.seen)
             learnt = before.learnt if began["cut"] else end
         out = versions.publish(source, self.desk.work, number, self._rows(first, end), self.desk.counts)
         if self.desk.wanted.onnx:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from typing import Any
 
 from fieldwise.config.errors import FieldwiseError
@@ -22,23 +23,26 @@ def reload(server: str, token: str, wanted: str) -> dict[str, Any]:
     try:
         request = urllib.request.Request(address, data=b"", headers=headers, method="POST")
         with opener.open(request, timeout=SECONDS) as answer:
-            found: dict[str, Any] = json.loads(answer.read())
+            found = json.loads(answer.read())
     except urllib.error.HTTPError as error:
         raise FieldwiseError(f"the server answers {error.code}: {_detail(error)} ({address})") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", None) or error
+    except (OSError, ValueError, HTTPException) as error:
+        reason = " ".join(str(getattr(error, "reason", None) or error).split())
         raise FieldwiseError(f"the server does not answer: {reason} ({address})") from None
-    if wanted not in found.get("models", {}).values():
-        served = ", ".join(f"{name} {model}" for name, model in found.get("models", {}).items()) or "nothing"
+    models = found.get("models") if isinstance(found, dict) else None
+    if not isinstance(models, dict):
+        raise FieldwiseError(f"expected the answer of `fieldwise serve`, found {str(found)[:100]} ({address})")
+    if wanted not in models.values():
+        served = ", ".join(f"{name} {model}" for name, model in models.items()) or "nothing"
         rule = f"the server was asked to serve {wanted}, found {served}"
         raise FieldwiseError(f"{rule}; start it with the path that is followed ({address})")
-    return found
+    return dict(found)
 
 
 def _detail(error: urllib.error.HTTPError) -> str:
     """What a refusal says of itself, in one line."""
     try:
         found = json.loads(error.read()).get("detail", "")
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, HTTPException):
         found = ""
     return " ".join(str(found or error.reason).split())[:300]

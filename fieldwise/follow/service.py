@@ -38,6 +38,7 @@ class Service:
         found = versions.served(link, self.desk.work)
         if state.current < 0:
             versions.refuse_unserved(link)
+            versions.refuse_followed(link, self.desk.work)
             self._adopt("the bundle as it was found", after=self.desk.wanted.after)
         elif not link.exists():
             versions.serve(link, versions.bundle_of(self.desk.work, state.current))
@@ -55,7 +56,10 @@ class Service:
         learns = isinstance(opened.model, Model)
         encoders = [one for one, _ in parts_of(opened.encoder)]
         self._check(learns, encoders, opened.config.model)
+        self.desk.claim()
         kept = versions.adopt(link.resolve(), self.desk.work, number)
+        if self.desk.wanted.onnx:  # for the way back
+            versions.export(kept)
         rows_so_far = self.desk.state.rows
         facts: dict[str, Any] = {"version": number, "run": number, "learnt": rows_so_far, "seen": rows_so_far}
         facts |= {"id": versions.id_of(kept), "model": opened.config.model, "learns": learns, "why": why}

@@ -32,10 +32,10 @@ def words(entry: Entry) -> str:
         "refused": lambda: f"left {entry['file']} out: {entry['why']}",
         "waits": lambda: f"waiting: {entry['why']}",
         "began": lambda: f"{at}{_began(entry)}",
-        "prepared": lambda: f"{at}prepared; {sum(entry['new_ids'].values()):,} new ids",
+        "prepared": lambda: f"{at}prepared; {sum(entry['new_ids'].values()):,} new ids{_expired(entry)}",
         "trained": lambda: f"{at}trained {entry['epochs']} epochs, best {entry['best_epoch']}{_warnings(entry)}",
         "judged": lambda: f"{at}judged by {entry['rows']:,} rows: log loss {_losses(entry)}",
-        "failed": lambda: f"{at}failed at the step after which it is {entry['at']}: {entry['why']}",
+        "failed": lambda: f"{at}could not be {entry['at']}: {entry['why']}",
         "published": lambda: f"{at}version {entry['version']} is {entry['id']}{_history(entry)}",
         "swapped": lambda: f"{at}version {entry['version']} is in service",
         "done": lambda: f"{at}{entry['decision']}: {entry['why']}",
@@ -50,6 +50,11 @@ def words(entry: Entry) -> str:
 
 def _notes(entry: Entry) -> str:
     return "".join(f"; {note}" for note in entry["notes"])
+
+
+def _expired(entry: Entry) -> str:
+    count = sum(entry.get("expired", {}).values())
+    return f", {count:,} values expired" if count else ""
 
 
 def _warnings(entry: Entry) -> str:

@@ -21,6 +21,7 @@ from fieldwise.bundle.members import Blend
 from fieldwise.config.errors import BundleError
 from fieldwise.config.files import whole_folder
 from fieldwise.export.export import FOLDER, WEIGHTS, write_network
+from fieldwise.follow.journal import FILE
 
 RUNS, BUNDLES = "runs", "bundles"
 # Of renameat2, as Linux has them: relative to the working folder; both names change places.
@@ -117,6 +118,20 @@ def served(link: Path, work: Path) -> int | None:
         return None
     found = link.resolve()
     return int(found.name) if found.parent == (work / BUNDLES).resolve() and found.name.isdecimal() else None
+
+
+def work_of(link: Path) -> Path | None:
+    """The work folder that a link leads into; None where nobody follows it."""
+    work = link.resolve().parent.parent
+    return work if served(link, work) is not None and (work / FILE).is_file() else None
+
+
+def refuse_followed(link: Path, work: Path) -> None:
+    """Refuses a bundle that is followed in another work folder, which has taken files and moves the link."""
+    other = work_of(link)
+    if other is not None and other != work.resolve():
+        way_out = "leave --work out to go on there, or follow a copy of the bundle"
+        raise BundleError(f"{link} is followed already, in {other}; {way_out}")
 
 
 def refuse_unserved(link: Path) -> None:

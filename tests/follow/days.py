@@ -57,12 +57,12 @@ def write_gz(path: Path, text: str) -> bytes:
     return path.read_bytes()
 
 
-def trained(folder: Path, history: HistorySettings | None, settings: list[str] = SETTINGS) -> Path:
+def trained(folder: Path, history: HistorySettings | None, settings: list[str] = SETTINGS, **more: Any) -> Path:
     """A run on the days 0 to 2."""
     log = pa.concat_tables([day(number) for number in range(3)])
     drop = ("moment",)
     split = Split((0.7, 0.15, 0.15), by="row")
-    prepare({"train": lambda: iter([log])}, folder / "data", "click", split=split, drop=drop, history=history)
+    prepare({"train": lambda: iter([log])}, folder / "data", "click", split=split, drop=drop, history=history, **more)
     train(load_config(overrides=settings), folder / "data", folder / "run", pairs=False)
     return folder / "run"
 

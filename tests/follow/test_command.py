@@ -81,7 +81,8 @@ def test_what_is_said_of_each_step(tmp_path, runs, capsys):
         (["--set", "train.epoch=3"], "unknown train setting 'epoch'"),
         (["--on-bad-rows", "keep"], "--on-bad-rows takes stop or skip"),
         (["--server", "localhost"], "--server takes addresses such as"),
-        (["--rollback", "9"], "there is no version 9 to go back to"),
+        (["--rollback", "9"], "nothing was followed here yet"),
+        (["--margin", "inf"], "--margin takes 0 or more, found inf"),
     ],
 )
 def test_mistakes_are_one_line(tmp_path, runs, capsys, more, message):
@@ -89,9 +90,43 @@ def test_mistakes_are_one_line(tmp_path, runs, capsys, more, message):
     assert message in error_of(capsys, *arguments(tmp_path, runs["plain"], "--once", *more))
 
 
+def test_a_round_that_failed_ends_with_2(tmp_path, runs, capsys):
+    """Who starts it by cron hears of it; the next one tries it again."""
+    write_day(tmp_path / "logs", 3)
+    given = arguments(tmp_path, runs["plain"], "--once")
+    for more, code in ((["--set", "train.optimizer=none"], 2), ([], 0), ([], 0)):
+        with pytest.raises(SystemExit) as end:
+            cli.main([*given, *more])
+        assert end.value.code == code
+    said = capsys.readouterr()
+    assert "round 1: could not be trained: " in said.out
+    assert "round 2: swapped" in said.out
+    assert said.err == ""
+
+
+def test_a_bundle_that_is_followed_knows_its_folder(tmp_path, runs, run, capsys):
+    """Without --work the folder is the one that the link leads into, and no other one takes the files again."""
+    write_day(tmp_path / "logs", 3)
+    work = tmp_path / "elsewhere"
+    run(*arguments(tmp_path, runs["plain"], "--once", "--work", work))
+    assert run("follow", "--bundle", tmp_path / "live", "--status")["version"] == 1
+    other = ["--once", "--work", tmp_path / "other"]
+    assert "is followed already, in " in error_of(capsys, *arguments(tmp_path, runs["plain"], *other))
+    assert not (tmp_path / "other").exists()
+    assert "no version 9 to go back to" in error_of(capsys, "follow", "--bundle", tmp_path / "live", "--rollback", 9)
+    assert run("follow", "--bundle", tmp_path / "live", "--rollback", 0)["version"] == 0
+    assert (tmp_path / "live").resolve().parent.parent == work
+    assert not (tmp_path / "live.follow").exists()
+
+
 def test_mistakes_of_folders_are_one_line(tmp_path, runs, capsys):
     assert "expected a folder of logs, found nothing" in error_of(capsys, *arguments(tmp_path, runs["plain"], "--once"))
     assert "nothing was followed here yet" in error_of(capsys, "follow", "--bundle", tmp_path / "b", "--status")
+    own = tmp_path / "own" / "runs" / "fm"
+    own.mkdir(parents=True)
+    found = error_of(capsys, *arguments(tmp_path, runs["plain"], "--once", "--work", tmp_path / "own"))
+    assert "expected an empty folder to work in, or one with our journal.jsonl, found runs; name another" in found
+    assert own.exists()
     assert "the folder to follow is missing" in error_of(capsys, "follow", "--bundle", tmp_path / "live")
 
 
@@ -106,7 +141,7 @@ def test_it_goes_on_for_ever_until_a_signal_ends_it(tmp_path, runs):
         other = started(tmp_path, runs["plain"], "--once")
         _, said = other.communicate()
         assert other.returncode == 2
-        assert f"another process (pid {process.pid}) is following into" in said
+        assert f"another process (pid {process.pid}) is following into {tmp_path / 'live'}; end it first" in said
         with path.open("a") as file:
             file.write("1,u1,desk,3999\n")
         assert "refused" in process.stdout.readline()

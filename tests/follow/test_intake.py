@@ -56,6 +56,34 @@ def test_what_is_still_written_waits(tmp_path):
     assert "parquet file is not there" in intake.unfinished(columns, 0)
 
 
+def test_names_of_one_number_have_an_order(tmp_path):
+    for name in ("day-9.csv", "day-09.csv", "day-009.csv"):
+        (tmp_path / name).write_text("a\n1\n")
+    found = [path.name for path in intake.listed(tmp_path, "")]
+    assert found == ["day-009.csv", "day-09.csv", "day-9.csv"]
+    assert intake.listed(tmp_path, "day-09.csv") == []
+
+
+def test_a_time_ahead_of_the_clock_is_said(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("a\n1\n")
+    os.utime(path, (time.time() + 3600,) * 2)
+    assert intake.unfinished(path, 60) == "its time is 3,600 seconds ahead of the clock here"
+    assert intake.unfinished(path, 0) == ""
+
+
+def test_the_same_rows_by_another_name_are_refused(tmp_path, runs):
+    """Logs are renamed and packed when they are rotated."""
+    path = write_day(tmp_path / "logs", 3)
+    facts, _ = taken(path, runs)
+    packed = path.with_name("day-3.csv.1.gz")
+    write_gz(packed, path.read_text())
+    for name in (path.rename(path.with_name("old.csv")), packed.rename(packed.with_name("day-3.csv.gz"))):
+        with pytest.raises(DataError, match=r"it holds what day-3.csv held, whose rows were taken"):
+            taken(name, runs, contents={facts["content"]: "day-3.csv"})
+    assert taken(name, runs)[0]["content"] == facts["content"]
+
+
 def test_the_rows_of_a_file_are_kept(tmp_path, runs):
     path = write_day(tmp_path / "logs", 3)
     facts, target = taken(path, runs)
@@ -111,6 +139,7 @@ def test_bad_rows_are_named_or_left_out(tmp_path, runs):
         ("click,user,moment\n1,u1,3000\n", "column 'device' is missing"),
         ("clicked,user,device,moment\n1,u1,desk,3000\n", "column 'click' is missing"),
         ("click,user,device,moment\n1,u1,desk,\n", "must have a value in every row"),
+        ("click,user,device,moment\n1,u1,desk,inf\n", r"must have a value in every row, found inf \(row 1\)"),
     ],
 )
 def test_files_that_cannot_be_used(tmp_path, runs, text, message):
@@ -125,7 +154,7 @@ def test_files_that_cannot_be_used(tmp_path, runs, text, message):
 def test_a_file_that_changes_after_it_was_taken(tmp_path, runs):
     path = write_day(tmp_path / "logs", 3)
     facts, _ = taken(path, runs)
-    known = {name: facts[name] for name in ("file", "size", "modified", "digest", "rows")}
+    known = {name: facts[name] for name in ("file", "size", "modified", "digest", "content", "rows")}
     files = {"day-3.csv": Taken(number=1, first=0, **known)}
     folder = path.parent
     assert list(intake.changed(folder, files)) == []

@@ -5,6 +5,7 @@ import os
 import pytest
 
 from fieldwise.config import documents
+from fieldwise.config.errors import FieldwiseError
 from fieldwise.follow.journal import Journal
 
 ADOPTED = {"version": 0, "run": 0, "learnt": 0, "seen": 0, "id": "a", "learns": True}
@@ -49,6 +50,14 @@ def test_a_line_that_a_kill_cut_off_is_dropped(tmp_path):
         assert journal.path.read_bytes() == whole + whole[:cut]
         assert Journal(tmp_path).state == journal.state
         assert journal.path.read_bytes() == whole
+
+
+def test_a_damaged_line_is_named(tmp_path):
+    journal = begun(tmp_path)
+    lines = journal.path.read_bytes().split(b"\n")
+    journal.path.write_bytes(b"\n".join([lines[0], lines[1][:30], *lines[2:]]))
+    with pytest.raises(FieldwiseError, match="the journal is damaged: line 2 is no JSON"):
+        Journal(tmp_path)
 
 
 def test_a_full_disk_leaves_the_journal_as_it_was(tmp_path, monkeypatch):

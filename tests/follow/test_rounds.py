@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections import Counter
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -13,12 +15,14 @@ from fieldwise.bundle import bundle, freshen
 from fieldwise.bundle.bundle import load_encoder
 from fieldwise.bundle.predictor import Predictor
 from fieldwise.config.errors import BundleError, ConfigError, DataError
+from fieldwise.config.interrupts import Terminated
 from fieldwise.config.progress import Progress
 from fieldwise.data.encode.prepare import prepare
 from fieldwise.data.read import formats
-from fieldwise.follow import intake, judge, rounds, rows, versions
+from fieldwise.follow import intake, judge, rounds, rows, service, versions
 from fieldwise.follow.follower import Follower
 from fieldwise.follow.journal import Journal
+from fieldwise.follow.status import words
 from fieldwise.train.blend import blend
 from tests.follow.days import HISTORY, day, follow, lines, outcome, said, text_of, trained, wanted, write_day
 
@@ -181,6 +185,20 @@ def test_someone_may_go_back(tmp_path, runs):
     assert (tmp_path / "live").resolve().name == "0003"
 
 
+@pytest.mark.parametrize("more", [{}, NEVER], ids=["swapped", "rejected"])
+def test_back_to_a_version_whose_rows_are_gone(tmp_path, runs, more):
+    """The round goes on with those that are kept."""
+    for number in range(3, 7):
+        write_day(tmp_path / "logs", number)
+    follow(tmp_path, runs["history"], files=1, keep=1)
+    assert rows.oldest(tmp_path / "work", Journal(tmp_path / "work").state.files.values()) == 900
+    Follower(wanted(tmp_path, runs["history"], keep=1)).go_back(0)
+    write_day(tmp_path / "logs", 7)
+    journal = follow(tmp_path, runs["history"], keep=1, **more)
+    assert (lines(journal, "began")[-1]["first"], journal.state.current) == (900, 5)
+    assert load_encoder(tmp_path / "live").end == day(7)["moment"][-1].as_py()
+
+
 def test_someone_may_set_the_link_or_put_another_bundle_there(tmp_path, runs):
     for number in (3, 4):
         write_day(tmp_path / "logs", number)
@@ -237,7 +255,8 @@ def test_versions_are_exported_for_servers_without_torch(tmp_path, runs):
 
     write_day(tmp_path / "logs", 3)
     follow(tmp_path, runs["plain"], onnx=True)
-    assert (tmp_path / "live" / "online" / "model.onnx").is_file()
+    for number in (0, 1):  # also the one that was found: the way back is served without torch too
+        assert (versions.bundle_of(tmp_path / "work", number) / "online" / "model.onnx").is_file()
     rows_of_day = day(3).drop_columns(["click", "moment"]).to_pylist()[:20]
     expected = Predictor.load(tmp_path / "live").predict(rows_of_day)
     assert Engine.load(tmp_path / "live").predict(rows_of_day) == pytest.approx(expected, abs=1e-6)
@@ -274,6 +293,63 @@ def test_bad_files_are_named_once_and_do_not_stop_the_rest(tmp_path, runs):
     assert len(follow(tmp_path, runs["history"]).entries) == before
     write_day(logs, 4)
     assert follow(tmp_path, runs["history"]).state.files.keys() == {"day-3.csv", "day-4.csv"}
+
+
+def test_a_file_that_cannot_be_read_waits(tmp_path, runs, monkeypatch):
+    shut, opened = write_day(tmp_path / "logs", 3), Path.open
+
+    def refusing(path, *given, **named):
+        if path == shut:
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, *given, **named)
+
+    write_day(tmp_path / "logs", 4)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refusing)
+        assert list(follow(tmp_path, runs["plain"], min_rows=500).state.files) == ["day-4.csv"]
+    journal = follow(tmp_path, runs["plain"])
+    assert "day-3.csv: it cannot be read: Permission denied" in said(journal, "waits")[0]
+    assert journal.state.rows == 600
+
+
+def test_a_file_that_was_written_to_while_it_was_refused_is_looked_at_again(tmp_path, runs, monkeypatch):
+    path, take = write_day(tmp_path / "logs", 3), intake.take
+    text = path.read_text()
+    path.write_text("click,user\n1,u1\n")
+
+    def meanwhile(*given):
+        try:
+            return take(*given)
+        finally:
+            path.write_text(text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(intake, "take", meanwhile)
+        follow(tmp_path, runs["plain"])
+    assert "'device' is missing" in said(Journal(tmp_path / "work"), "refused")[0]
+    assert list(follow(tmp_path, runs["plain"]).state.files) == ["day-3.csv"]
+
+
+def test_a_file_is_taken_once_by_whatever_name(tmp_path, runs):
+    path = write_day(tmp_path / "logs", 3)
+    follow(tmp_path, runs["plain"])
+    path.rename(path.with_name("day-3.old.csv"))
+    journal = follow(tmp_path, runs["plain"])
+    assert journal.state.rows == 300
+    assert "it holds what day-3.csv held" in said(journal, "refused")[0]
+
+
+def test_a_signal_does_not_wait_for_a_server(tmp_path, runs, monkeypatch):
+    write_day(tmp_path / "logs", 3)
+    told = []
+    monkeypatch.setattr(service.server, "reload", lambda *given: told.append(given) or {"workers": 1})
+    for error in (Terminated, MemoryError):
+        follower = Follower(wanted(tmp_path, runs["plain"], servers=("http://a",)))
+        with monkeypatch.context() as patch:
+            patch.setattr(follower.rounds, "begin", lambda error=error: (_ for _ in ()).throw(error))
+            with pytest.raises(error):
+                follower.cycle()
+        assert len(told) == (error is MemoryError)
 
 
 def test_a_file_that_changes_is_said_once_and_stops_what_is_new(tmp_path, runs):
@@ -328,8 +404,10 @@ def test_too_few_rows_and_rows_of_one_label_wait(tmp_path, runs):
 
 def test_a_round_that_fails_is_tried_again(tmp_path, runs):
     write_day(tmp_path / "logs", 3)
-    journal = follow(tmp_path, runs["plain"], settings=("train.optimizer=none",))
-    assert [entry["decision"] for entry in lines(journal, "done")] == ["failed"] * 3
+    for times in (1, 2, 3, 3):
+        # Each time waits for --every: what was wrong may be over then.
+        journal = follow(tmp_path, runs["plain"], settings=("train.optimizer=none",))
+        assert [entry["decision"] for entry in lines(journal, "done")] == ["failed"] * times
     assert all("train.optimizer" in why or "optimizer" in why for why in said(journal, "failed"))
     write_day(tmp_path / "logs", 4)
     journal = follow(tmp_path, runs["plain"])
@@ -374,6 +452,24 @@ def test_of_a_blend_the_history_goes_on(tmp_path, runs):
     assert lines(journal, "judged")[0]["current"]["log_loss"] > 0
     write_day(tmp_path / "logs", 4)
     assert follow(tmp_path, blended).state.current == 2
+
+
+def test_values_expire_in_rounds(tmp_path):
+    """What --expire-after said of the first rows holds in every round."""
+    run = trained(tmp_path, None, expire_after=("1",))
+    before, sizes = load_encoder(run).codes[0], []
+    for number in range(3, 12):
+        write_day(tmp_path / "logs", number)
+        journal = follow(tmp_path, run)
+        code = load_encoder(tmp_path / "live").codes[0]
+        assert all(code.vocabulary.get(text, id) == id for text, id in before.vocabulary.items())
+        before = code
+        sizes.append(code.size)
+    # Three users come each day, and as many go.
+    assert max(sizes[3:]) <= sizes[3] + 3
+    prepared = [entry for entry in journal.entries if entry["step"] == "prepared"]
+    assert sum(entry["expired"].get("user", 0) for entry in prepared[3:]) >= 12
+    assert re.fullmatch(r"round 9: prepared; \d+ new ids, \d+ values expired", words(prepared[-1]))
 
 
 def test_of_trees_the_history_goes_on(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -57,12 +58,40 @@ def test_a_server_is_told_with_its_token():
         ((409, {"detail": "the bundle's config.toml\nis changed"}), "409: the bundle's config.toml is changed"),
         ((502, b"<html>"), "the server answers 502: Bad Gateway"),
         ((200, b"hello"), "the server does not answer"),
+        ((200, []), r"expected the answer of `fieldwise serve`, found \[\]"),
+        ((200, {"models": None}), "expected the answer of `fieldwise serve`"),
         ((200, {"models": {"live": "old"}}), "asked to serve abc, found live old; start it with the path"),
     ],
 )
 def test_other_answers_are_one_line(answer, message):
     with answering(answer) as (_, address), pytest.raises(FieldwiseError, match=message):
         server.reload(address, "", "abc")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"SSH-2.0-OpenSSH_9\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{",
+        b"HTTP/1.1 500 no\r\nContent-Length: 500\r\n\r\n{",
+        b"",
+    ],
+)
+def test_what_is_no_whole_answer_is_one_line(answer):
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def once():
+            asked, _ = listening.accept()
+            with asked:
+                asked.recv(10_000)
+                asked.sendall(answer)
+
+        thread = threading.Thread(target=once)
+        thread.start()
+        with pytest.raises(FieldwiseError, match=r"the server (does not answer|answers 500): .+") as found:
+            server.reload(f"http://127.0.0.1:{listening.getsockname()[1]}", "", "abc")
+        thread.join()
+    assert "\n" not in str(found.value)
 
 
 def test_no_answer_is_one_line():

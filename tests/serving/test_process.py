@@ -156,6 +156,17 @@ def test_mistakes_are_one_line(trained, tmp_path, monkeypatch, capsys, arguments
     assert line in found
 
 
+@pytest.mark.parametrize("source", ["live", "work/../live/"])
+def test_an_arm_has_the_name_of_the_link_that_is_served(trained, tmp_path, monkeypatch, capsys, source):
+    """Not that of the version which it leads to: the event log would have another arm after each restart."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "work").mkdir()
+    (tmp_path / "live").symlink_to(trained.run)
+    with pytest.raises(SystemExit):
+        cli.main(["serve", source, "--port", "0", "--split", "50,50"])
+    assert "found 2 for live" in capsys.readouterr().err
+
+
 def test_commands_of_the_docs_that_run_for_ever_are_understood():
     page = (Path(__file__).parents[2] / "docs" / "online.md").read_text(encoding="utf-8")
     lines = [line for block in re.findall(r"```console\n(.*?)```", page, re.DOTALL) for line in block.splitlines()]

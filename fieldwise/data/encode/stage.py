@@ -254,7 +254,7 @@ class Stager:
 
     def plain_types(self, chunk: pa.Table) -> pa.Schema:
         """The types that a chunk's columns would be staged in."""
-        return pa.schema([(name, _plain_type(chunk.schema.field(name).type)) for name in self.taken.names(chunk)])
+        return pa.schema([(name, plain_type(chunk.schema.field(name).type)) for name in self.taken.names(chunk)])
 
     def _labelled(
         self, chunk: pa.Table, labels: NDArray[np.uint8], weights: NDArray[np.float32], first: int
@@ -315,7 +315,7 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _plain_type(kind: pa.DataType) -> pa.DataType:
+def plain_type(kind: pa.DataType) -> pa.DataType:
     """As what a column is staged without a change: numbers, booleans, texts, lists; the rest as text."""
     if is_list(kind):
         return pa.list_(pa.string())
@@ -328,7 +328,7 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """A column in its plain type."""
-    kind, wanted = column.type, _plain_type(column.type)
+    kind, wanted = column.type, plain_type(column.type)
     if is_list(kind):
         cells = column.to_pylist()
         lists = [None if cell is None else [text_of(member) for member in cell] for cell in cells]
@@ -337,8 +337,13 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return column.cast(wanted)
     if _is_text(value_type(kind)):
         return column.cast(pa.string()).dictionary_encode()
+    return as_text(column).dictionary_encode()
+
+
+def as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The cells of a column, none of which is a list, as they are spelt."""
     texts, places = texts_of(column)
-    return pa.chunked_array([pa.array(texts, pa.string()).take(pa.array(places))]).dictionary_encode()
+    return pa.chunked_array([pa.array(texts, pa.string()).take(pa.array(places))])
 
 
 def _typed_column(rows: pa.Table, kind: pa.Field, source: str) -> pa.ChunkedArray:

@@ -10,16 +10,18 @@ The ids of sequence K are PART.past.K.npy and PART.other.K.npy.
 from __future__ import annotations
 
 import copy
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fieldwise.config.files import FULL
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.staged import LABEL, ROW, Progress, read_staged, staged_files, staged_rows
 from fieldwise.data.history.counts import Counts
@@ -266,8 +268,18 @@ class _SequenceWriter(_Writer[Past, "_EventLog"]):
         return np.hstack(list(ids.values()))
 
 
-def _writable(file: Path, shape: tuple[int, ...]) -> NDArray[np.int32]:
-    return np.lib.format.open_memmap(file, mode="w+", dtype=np.int32, shape=shape)
+def _writable(file: Path, shape: tuple[int, ...], kind: type[np.generic] = np.int32) -> NDArray[Any]:
+    """An array to be filled in a file that has all of its room: writing through a map to a full disk ends the process
+    without a word."""
+    found = np.lib.format.open_memmap(file, mode="w+", dtype=kind, shape=shape)
+    if hasattr(os, "posix_fallocate"):
+        with file.open("r+b") as opened:
+            try:
+                os.posix_fallocate(opened.fileno(), 0, os.fstat(opened.fileno()).st_size)
+            except OSError as error:
+                if error.errno in FULL:
+                    raise
+    return found
 
 
 def keyed_chunks(encoder: Encoder, part: Path) -> Iterator[tuple[NDArray[np.uint64], pa.Table]]:
@@ -294,7 +306,7 @@ class _KeyLog:
 
     def __init__(self, encoder: Encoder, history: History, stage: Path, rows: Mapping[str, int]) -> None:
         total, width = sum(rows.values()), len(history.settings.keys) + 1
-        self.keys = np.lib.format.open_memmap(stage / "keys.npy", mode="w+", dtype=np.uint64, shape=(total, width))
+        self.keys = _writable(stage / "keys.npy", (total, width), np.uint64)
         self.labels, self.times = np.empty(total, dtype=np.uint8), np.empty(total)
         self.places: dict[str, slice] = {}
         first = 0
@@ -321,8 +333,8 @@ class _EventLog:
 
     def __init__(self, encoder: Encoder, past: Past, stage: Path, rows: Mapping[str, int]) -> None:
         total, columns = sum(rows.values()), len(past.codes)
-        self.keys = np.lib.format.open_memmap(stage / "events.npy", mode="w+", dtype=np.uint64, shape=(total,))
-        self.ids = np.lib.format.open_memmap(stage / "events.ids.npy", "w+", dtype=np.int32, shape=(total, columns))
+        self.keys = _writable(stage / "events.npy", (total,), np.uint64)
+        self.ids = _writable(stage / "events.ids.npy", (total, columns))
         self.labels, self.times = np.empty(total, dtype=np.uint8), np.empty(total)
         self.places: dict[str, slice] = {}
         wanted = [*past.columns, ROW if past.settings.time == ROW_ORDER else past.settings.time, LABEL]

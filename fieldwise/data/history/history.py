@@ -422,9 +422,11 @@ def known_moment(value: Any, name: str) -> float | None:
 def every_moment(column: pa.ChunkedArray, name: str, passed: int, of: str = "") -> Floats:
     """What `moments` gives for rows each of which must have a time; `of` says to people whose rows they are."""
     times = moments(column, name, passed)
-    if np.isnan(times).any():
-        row = passed + int(np.flatnonzero(np.isnan(times))[0]) + 1
-        raise DataError(f"the time column '{name}' must have a value in every row, found none (row {row}{of})")
+    odd = np.flatnonzero(~np.isfinite(times))
+    if len(odd):
+        found = "none" if np.isnan(times[odd[0]]) else f"{times[odd[0]]:g}"
+        where = f"row {passed + int(odd[0]) + 1}{of}"
+        raise DataError(f"the time column '{name}' must have a value in every row, found {found} ({where})")
     return times
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +17,7 @@ import pytest
 
 from fieldwise import models
 from fieldwise.bundle.predictor import Predictor
-from fieldwise.config.errors import BundleError, ConfigError, DataError
+from fieldwise.config.errors import BundleError, ConfigError, DataError, FieldwiseError
 from fieldwise.config.settings import load_config
 from fieldwise.data.dataset import Dataset
 from fieldwise.data.encode import timeline
@@ -54,6 +56,25 @@ def prepared(table: pa.Table, folder: Path, history: HistorySettings, split: Spl
     schema = Schema("click", FIELDS)
     prepare({"train": lambda: iter([table])}, folder, "click", schema, split, history=history, **more)
     return Dataset.open(folder)
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="the system reserves no room for files")
+def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The arrays that are filled through a map have their room before: a write to a full disk would end the process."""
+    reserve, room = os.posix_fallocate, [0]
+
+    def limited(opened: int, first: int, size: int) -> None:
+        if size > 4000:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        room[0] += 1
+        reserve(opened, first, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", limited)
+    with pytest.raises(FieldwiseError, match="the disk is full; free some space"):
+        prepared(drawn(), tmp_path / "data", TIMED, BY_ROW)
+    assert not (tmp_path / "data").exists()
+    prepared(drawn(60), tmp_path / "small", TIMED, BY_ROW)
+    assert room[0] >= 4
 
 
 def past(dataset: Dataset, part: str) -> np.ndarray:
