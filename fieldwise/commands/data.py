@@ -147,8 +147,8 @@ def prepare(
     sequence: Annotated[
         list[str] | None,
         typer.Option(
-            help="What earlier rows had: 'item,category by user last 50'; behind it positives, gaps, delay N, "
-            "window N, time COLUMN, view rolling. May be given again."
+            help="What earlier rows had: 'item,category by user last 50'; behind it positives, negatives, "
+            "responses, gaps, delay N, window N, time COLUMN, view rolling. May be given again."
         ),
     ] = None,
     continue_from: Annotated[Path | None, typer.Option(help="A run or bundle whose ids stay; new ones follow.")] = None,
