@@ -28,7 +28,7 @@ def simulate(
         str,
         typer.Option(
             help="demo, criteo, avazu, ipinyou, appstore, repeat (users return), sequence (clicks depend on the last "
-            "three items); raw also criteo-1tb and movielens-1m."
+            "three items); raw also criteo-1tb, movielens-1m and movielens-100k."
         ),
     ] = "demo",
     rows: int = 100_000,
