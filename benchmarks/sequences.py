@@ -127,7 +127,7 @@ class Log:
 LIKES, RATED = "movie by user last 50 positives view rolling", "movie by user last 50 responses view rolling"
 FLOWN = "dest,origin by tailnum last 50 responses gaps delay 43200 view rolling"
 WORKED = "occ_code,ind_code by idcode last 50 responses gaps view rolling"
-ATTENTION = ("model.sequence=attention",)
+ATTENTION = ("model.sequence=attention", "model.sequence_softmax=false")
 LOGS = {
     "movielens": Log(
         movielens,

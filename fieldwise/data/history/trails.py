@@ -2,8 +2,8 @@
 
 Events lie one behind the other in numpy arrays, each with pointers to the one before it and the one after it of the
 same key; compiled loops follow them. Where there is no more room, events that no later row can see are dropped; and
-where there would be more than `most`, the keys that were idle longest, until half of the room is free. What is dropped
-depends on the order of the events alone, not on how they were cut into chunks.
+where these leave less than a quarter of `most` free, the keys that were idle longest, until half of it is free. What is
+dropped depends on the order of the events alone, not on how they were cut into chunks.
 """
 
 from __future__ import annotations
@@ -103,13 +103,15 @@ class Trail:
         self.used = _loops()["place"](self.keys, self.heads, self.waiting, *old)
 
     def _compact(self) -> None:
-        """Drops events that no later row can see; then there is room for as many as there are, or half of `most`."""
+        """Drops events that no later row can see; then there is room for as many more, or what `most` leaves."""
         state = self.state()
         room = SMALLEST
         while room < 2 * len(state["times"]):
             room *= 2
         if room > self.most:
-            state, room = _busiest(state, self.most // 2), self.most
+            # A quarter of the room at least is free, or each few rows would be followed by this.
+            state = state if 4 * len(state["times"]) <= 3 * self.most else _busiest(state, self.most // 2)
+            room = self.most
         self._restore(state, room)
 
     def state(self) -> dict[str, NDArray[Any]]:

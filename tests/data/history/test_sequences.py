@@ -103,6 +103,15 @@ def test_the_keys_that_were_idle_longest_are_dropped() -> None:
     assert (trail.state()["keys"] == filled(7).state()["keys"]).all()
 
 
+def test_no_key_is_dropped_while_there_is_room() -> None:
+    trail = Trail(1, 3, most=2000)
+    keys = np.tile(np.arange(1, 401, dtype=np.uint64), 20)
+    rows = np.full((8000, 1), 2, dtype=np.int32), np.ones(8000, dtype=bool), np.arange(8000.0)
+    # 1,200 rows are seen by later ones: the last three of each key.
+    assert (trail.replay(keys, *rows).ids[1200:] == 2).all()
+    assert trail.events <= 2000 == len(trail.times)
+
+
 def log(rows: int = 400, seed: int = 0) -> dict[str, list[Any]]:
     random = np.random.default_rng(seed)
     return {
