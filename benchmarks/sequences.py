@@ -190,15 +190,15 @@ def show(name: str, reports: list[dict[str, Any]], base: list[dict[str, Any]], p
     losses, before = ([report[part]["log_loss"] for report in every] for every in (reports, base))
     seeds = len(losses)
     error = stdev(losses) / seeds**0.5 if seeds > 1 else float("nan")
-    line = f"| {name} | {fmean(losses):.5f} ± {error:.5f} | {fmean(r[part]['auc'] for r in reports):.4f} | "
+    cells = [name, f"{fmean(losses):.5f} ± {error:.5f}", f"{fmean(r[part]['auc'] for r in reports):.4f}", "", ""]
     if reports is not base and seeds > 1:
         both = ((stdev(losses) ** 2 + stdev(before) ** 2) / seeds) ** 0.5
-        line += f"{fmean(before) - fmean(losses):+.5f} ± {both:.5f}"
+        cells[3] = f"{fmean(before) - fmean(losses):+.5f} ± {both:.5f}"
         if part == "test":
             gains = np.mean([r["losses"] for r in base], axis=0) - np.mean([r["losses"] for r in reports], axis=0)
             means = np.array([block.mean() for block in np.array_split(gains, BLOCKS)])
-            line += f" | {means.std(ddof=1) / BLOCKS**0.5:.5f}"
-    print(f"{line} |", flush=True)
+            cells[4] = f"± {means.std(ddof=1) / BLOCKS**0.5:.5f}"
+    print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def main() -> None:
@@ -222,9 +222,8 @@ def main() -> None:
         return
     part = "valid" if asked.valid else "test"
     for name in names:
-        print(
-            f"\n{name}, {part} rows\n\n| model | log loss | AUC | gained | over blocks of rows |\n|---|---|---|---|---|"
-        )
+        print(f"\n{name}, {part} rows\n")
+        print("| model | log loss | AUC | gained, over seeds | over rows |\n|---|---|---|---|---|")
         base: list[dict[str, Any]] = []
         for case, own in LOGS[name].cases.items():
             reports = [run(LOGS[name], case, seed, asked.out / name) for seed in range(1, asked.seeds + 1)]
