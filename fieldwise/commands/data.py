@@ -28,7 +28,7 @@ def simulate(
         str,
         typer.Option(
             help="demo, criteo, avazu, ipinyou, appstore, repeat (users return), sequence (clicks depend on the last "
-            "three items); raw also criteo-1tb and movielens-1m."
+            "three items); raw also criteo-1tb, movielens-1m and movielens-100k."
         ),
     ] = "demo",
     rows: int = 100_000,
@@ -147,8 +147,8 @@ def prepare(
     sequence: Annotated[
         list[str] | None,
         typer.Option(
-            help="What earlier rows had: 'item,category by user last 50'; behind it positives, gaps, delay N, "
-            "window N, time COLUMN, view rolling. May be given again."
+            help="What earlier rows had: 'item,category by user last 50'; behind it positives, negatives, "
+            "responses, gaps, delay N, window N, time COLUMN, view rolling. May be given again."
         ),
     ] = None,
     continue_from: Annotated[Path | None, typer.Option(help="A run or bundle whose ids stay; new ones follow.")] = None,

@@ -321,6 +321,9 @@ class Schema:
             if name and name in (self.label, self.weight):
                 raise ConfigError(f"'{name}' is the label or weight column and cannot be a field too")
         for field in self.fields:
+            if isinstance(field, PastField) and field.of == self.label:
+                way_out = "responses = true (--sequence: the word responses) is what became of earlier rows"
+                raise ConfigError(f"field '{field.name}': of takes a field, found the label '{field.of}'; {way_out}")
             if field.shares or field.key:
                 field.check_owner({one.name: one for one in self.fields})
         views = {field.view for field in self.fields if isinstance(field, PastField)}

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fieldwise.config.errors import ConfigError
 from fieldwise.data.kinds.kind import KINDS
 from fieldwise.data.kinds.number import BUCKETS
+from fieldwise.data.kinds.past import pasts
 from fieldwise.data.schema import Field, Layout, Schema, check_keys
 
 NAMES = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=8)
@@ -125,8 +126,9 @@ def test_every_setting_of_a_field_can_be_written(tmp_path: Path, kind: str) -> N
     }
     others |= {"view": "rolling", "most_rows": 7000, "positives": True}
     others |= {"role": "position", "at": "7"}
-    # A past is of a field, or has gaps.
-    unable = ("name", "interpolate", "gaps", *(() if KINDS[kind].may_be_position else ("role", "at")))
+    # A past is of a field, or has gaps, or responses; of all rows, or some.
+    apart = ("gaps", "responses", "negatives")
+    unable = ("name", "interpolate", *apart, *(() if KINDS[kind].may_be_position else ("role", "at")))
     able = [one.name for one in dataclasses.fields(KINDS[kind]) if one.name not in unable]
     changed = {name: others.get(name, 7) for name in able} | ({"interpolate": 7} if kind == "numeric" else {})
     schema = Schema("y", (Field("x", kind, **changed), Field("y2")))
@@ -134,6 +136,14 @@ def test_every_setting_of_a_field_can_be_written(tmp_path: Path, kind: str) -> N
     path = tmp_path / "schema.toml"
     path.write_text(schema.to_toml(), encoding="utf-8")
     assert Schema.load(path) == schema
+
+
+def test_what_a_past_is_of_can_be_written(tmp_path: Path) -> None:
+    every = pasts("item by user negatives time t"), pasts("item by user time t gaps responses")
+    for asked in every:
+        schema = Schema("y", (Field("user"), Field("item"), *asked))
+        (tmp_path / "schema.toml").write_text(schema.to_toml(), encoding="utf-8")
+        assert Schema.load(tmp_path / "schema.toml") == schema
 
 
 def test_settings_of_other_kinds_say_nothing() -> None:

@@ -47,10 +47,11 @@ def drawn(first: float, count: int, seed: int) -> dict[str, list[Any]]:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """IPNN with a sequence in a cell, two of the log, with a delay and positives only, and a history beside them."""
+    """IPNN with a sequence in a cell, three of the log, with a delay and positives only, and a history beside them."""
     folder, rows = tmp_path_factory.mktemp("run"), pa.table(drawn(0, 400, 0))
     asked = [
-        *pasts("item,price by user last 5 time moment gaps"),
+        *pasts("item,price by user last 5 time moment gaps responses"),
+        *pasts("item by user last 3 negatives time moment"),
         *pasts("item by user*price last 3 positives delay 4 time moment"),
     ]
     prepare(

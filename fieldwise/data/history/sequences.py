@@ -23,7 +23,7 @@ from fieldwise.data.history.counts import Floats, Keys
 from fieldwise.data.history.history import every_moment, hashes_of, known_moments, mixed
 from fieldwise.data.history.trails import Seen, Trail
 from fieldwise.data.kinds.kind import Code, Ids
-from fieldwise.data.kinds.past import GapCode, LogCode, PastCode
+from fieldwise.data.kinds.past import GapCode, LogCode, PastCode, ResponseCode
 from fieldwise.data.read.cells import Cells
 
 FILE = "sequences.npz"
@@ -34,15 +34,16 @@ SEED = 0x5E9
 class Past:
     """The fields of one sequence and what their keys had so far. `settings` are those of the first field.
 
-    `codes` are of columns; behind their ids may come those of the gaps.
+    `codes` are of columns; behind their ids may come those of the responses, and of the gaps.
     """
 
     def __init__(self, every: Sequence[LogCode]) -> None:
         self.settings = every[0].field
         codes = self.codes = [code for code in every if isinstance(code, PastCode)]
+        self.responses = [code for code in every if isinstance(code, ResponseCode)]
         self.gaps = [code for code in every if isinstance(code, GapCode)]
         own = self.settings
-        self.trail = Trail(len(codes), own.last, own.delay, own.window, own.most_rows)
+        self.trail = Trail(len(codes) + len(self.responses), own.last, own.delay, own.window, own.most_rows)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Past:
         """What rows change is copied; the codes stay the same."""
@@ -52,7 +53,12 @@ class Past:
 
     @property
     def names(self) -> list[str]:
-        return [code.field.name for code in (*self.codes, *self.gaps)]
+        return [code.field.name for code in (*self.codes, *self.responses, *self.gaps)]
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many ids each column of the trail has."""
+        return [code.size for code in (*self.codes, *self.responses)]
 
     @property
     def width(self) -> int:
@@ -73,7 +79,7 @@ class Past:
         return self.keys(hashes_of(table, self.settings.columns_needed, buckets))
 
     def ids_of(self, table: pa.Table) -> Ids:
-        """What rows leave for later ones: the ids (n, C) of the columns."""
+        """What rows leave for later ones, but for their responses: the ids (n, C) of the columns."""
         for code in self.codes:
             if code.owner.field.column not in table.column_names:
                 raise DataError(f"a sequence needs the column '{code.owner.field.column}' of the rows that it counts")
@@ -82,7 +88,10 @@ class Past:
 
     def counts(self, labels: NDArray[Any]) -> NDArray[np.bool_]:
         """Which rows are events for later ones."""
-        return np.asarray(labels) > 0 if self.settings.positives else np.ones(len(labels), dtype=np.bool_)
+        had = np.asarray(labels) > 0
+        if self.settings.positives or self.settings.negatives:
+            return had if self.settings.positives else ~had
+        return np.ones(len(labels), dtype=np.bool_)
 
     def times(self, given: Floats | None, rows: int) -> Floats:
         """The moments of rows, of which some may be given; a row without one comes just after all that was counted."""
@@ -107,7 +116,8 @@ class Past:
         """Rows in the order of time: what each sees (n, C, N) before it comes; then all of them are counted."""
         if len(times) and times[0] < self.trail.end:
             raise DataError(f"a sequence runs forward: it has come to {self.trail.end:g}, found a row of {times[0]:g}")
-        return self.ids(self.trail.replay(keys, ids, self.counts(labels), times))
+        left = np.column_stack([ids, *(code.of_labels(labels) for code in self.responses)])
+        return self.ids(self.trail.replay(keys, left, self.counts(labels), times))
 
     def follow(
         self, table: pa.Table, buckets: Mapping[str, Ids], labels: NDArray[Any], passed: int = 0
@@ -204,6 +214,6 @@ class Pasts:
             with np.load(folder / FILE, allow_pickle=False) as held:
                 for number, past in enumerate(self.every):
                     state = {name: held[f"{number}_{name}"] for name in ("keys", "counts", "ids", "times")}
-                    past.trail.load(state, float(held[f"{number}_end"]), [code.size for code in past.codes])
+                    past.trail.load(state, float(held[f"{number}_end"]), past.sizes)
         except (OSError, ValueError, KeyError, EOFError, TypeError, BadZipFile) as error:
             raise BundleError(f"the sequences are damaged: {str(error).splitlines()[0][:300]} ({folder})") from None

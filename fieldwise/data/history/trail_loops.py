@@ -1,7 +1,9 @@
 """The compiled loops of trails.py, in a separate module, so that numba caches them.
 
-A table is keys (P,) and heads (P,), P a power of 2; key 0 marks an empty place, and a head is the newest event of its
-key. Events are ids (E, C), times (E,) and before (E,): the next older event of the same key, -1 for none.
+A table is keys (P,), heads (P,) and waiting (P,), P a power of 2; key 0 marks an empty place, a head is the newest
+event of its key, and `waiting` the oldest that was not seen at the last moment, -1 for none. So many events of one
+moment, or of a long delay, are not passed again and again. Events are ids (E, C), times (E,), before (E,) and later
+(E,): the next older and the next newer event of the same key, -1 for none.
 """
 
 from __future__ import annotations
@@ -14,38 +16,49 @@ from fieldwise.data.history.count_loops import place_of
 
 
 @njit(cache=True, inline="always")
+def waits(time: Any, now: Any, delay: Any) -> Any:
+    """Whether an event is not seen yet at a moment."""
+    return not (time < now and time <= now - delay)
+
+
+@njit(cache=True, inline="always")
 def past(
-    head: Any, ids: Any, times: Any, before: Any, now: Any, delay: Any, window: Any, found: Any, ages: Any
-) -> None:
-    """The newest events that are seen at a moment -> found (C, N) and how long ago they came (N,)."""
-    at, count = head, 0
+    head: Any, wait: Any, ids: Any, times: Any, before: Any, later: Any, now: Any, delay: Any, window: Any,
+    found: Any, ages: Any,
+) -> Any:  # fmt: skip
+    """The newest events that are seen at a moment -> found (C, N) and how long ago they came (N,); returns the oldest
+    that is not seen yet."""
+    while wait >= 0 and not waits(times[wait], now, delay):
+        wait = later[wait]
+    at, count = before[wait] if wait >= 0 else head, 0
     while at >= 0 and count < found.shape[1]:
-        time = times[at]
-        if time < now and time <= now - delay:
-            if window > 0 and time < now - window:
-                break
-            for column in range(found.shape[0]):
-                found[column, count] = ids[at, column]
-            ages[count] = now - time
-            count += 1
+        if window > 0 and times[at] < now - window:
+            break
+        for column in range(found.shape[0]):
+            found[column, count] = ids[at, column]
+        ages[count] = now - times[at]
+        count += 1
         at = before[at]
+    return wait
 
 
 @njit(cache=True, nogil=True)
 def lookup(
-    keys: Any, heads: Any, ids: Any, times: Any, before: Any, asked: Any, now: Any, delay: Any, window: Any,
-    found: Any, ages: Any,
+    keys: Any, heads: Any, waiting: Any, ids: Any, times: Any, before: Any, later: Any, asked: Any, now: Any,
+    delay: Any, window: Any, found: Any, ages: Any,
 ) -> None:  # fmt: skip
     for row in range(len(asked)):
         place = place_of(keys, asked[row])
         if keys[place] != 0:
-            past(heads[place], ids, times, before, now[row], delay, window, found[row], ages[row])
+            head, wait, moment = heads[place], waiting[place], now[row]
+            past(head, wait, ids, times, before, later, moment, delay, window, found[row], ages[row])
 
 
 @njit(cache=True, nogil=True)
 def replay(
-    keys: Any, heads: Any, ids: Any, times: Any, before: Any, used: Any, limit: Any, events: Any,
-    new: Any, new_ids: Any, counts: Any, now: Any, delay: Any, window: Any, first: Any, found: Any, ages: Any,
+    keys: Any, heads: Any, waiting: Any, ids: Any, times: Any, before: Any, later: Any, used: Any, limit: Any,
+    events: Any, new: Any, new_ids: Any, counts: Any, now: Any, delay: Any, window: Any, first: Any, found: Any,
+    ages: Any,
 ) -> Any:  # fmt: skip
     """Rows in the order of time: what each sees, then its own event where it `counts`; stops where there is no room."""
     for row in range(first, len(new)):
@@ -53,13 +66,19 @@ def replay(
             return row, used, events
         place = place_of(keys, new[row])
         if keys[place] != 0:
-            past(heads[place], ids, times, before, now[row], delay, window, found[row], ages[row])
+            head, wait, moment = heads[place], waiting[place], now[row]
+            waiting[place] = past(head, wait, ids, times, before, later, moment, delay, window, found[row], ages[row])
         if not counts[row]:
             continue
-        before[events] = heads[place] if keys[place] != 0 else -1
+        before[events], later[events] = -1, -1
         if keys[place] == 0:
-            keys[place] = new[row]
+            keys[place], waiting[place] = new[row], -1
             used += 1
+        else:
+            before[events] = heads[place]
+            later[heads[place]] = events
+        if waiting[place] < 0:
+            waiting[place] = events
         for column in range(ids.shape[1]):
             ids[events, column] = new_ids[row, column]
         times[events] = now[row]
@@ -79,9 +98,8 @@ def needed(
             continue
         at, count = heads[place], 0
         while at >= 0 and count < last:
-            time = times[at]
-            if time < end and time <= end - delay:
-                if window > 0 and time < end - window:
+            if not waits(times[at], end, delay):
+                if window > 0 and times[at] < end - window:
                     break
                 count += 1
             kept[at] = True
@@ -91,11 +109,11 @@ def needed(
 
 
 @njit(cache=True, nogil=True)
-def place(keys: Any, heads: Any, old: Any, old_heads: Any) -> Any:
+def place(keys: Any, heads: Any, waiting: Any, old: Any, old_heads: Any, old_waiting: Any) -> Any:
     for row in range(len(old)):
         at = place_of(keys, old[row])
         keys[at] = old[row]
-        heads[at] = old_heads[row]
+        heads[at], waiting[at] = old_heads[row], old_waiting[row]
     return len(old)
 
 

@@ -1,9 +1,9 @@
 """What keys had in earlier rows, in bounded memory: for each 64-bit key its newest events, with some columns' ids.
 
-Events lie one behind the other in numpy arrays, each with a pointer to the one before it of the same key; compiled
-loops follow them. Where there is no more room, events that no later row can see are dropped; and where there would be
-more than `most`, the keys that were idle longest, until half of the room is free. What is dropped depends on the order
-of the events alone, not on how they were cut into chunks.
+Events lie one behind the other in numpy arrays, each with pointers to the one before it and the one after it of the
+same key; compiled loops follow them. Where there is no more room, events that no later row can see are dropped; and
+where these leave less than a quarter of `most` free, the keys that were idle longest, until half of it is free. What is
+dropped depends on the order of the events alone, not on how they were cut into chunks.
 """
 
 from __future__ import annotations
@@ -39,17 +39,19 @@ class Trail:
         self._allocate_events(SMALLEST)
 
     def _allocate_keys(self, places: int) -> None:
-        self.keys, self.heads = np.zeros(places, dtype=np.uint64), np.full(places, -1, dtype=np.int64)
+        self.keys = np.zeros(places, dtype=np.uint64)
+        self.heads, self.waiting = (np.full(places, -1, dtype=np.int64) for _ in range(2))
         self.used = 0
 
     def _allocate_events(self, room: int) -> None:
         self.ids = np.empty((room, self.columns), dtype=np.int32)
-        self.times, self.before = np.empty(room), np.full(room, -1, dtype=np.int64)
+        self.times = np.empty(room)
+        self.before, self.later = (np.full(room, -1, dtype=np.int64) for _ in range(2))
         self.events = 0
 
     @property
     def _table(self) -> tuple[Any, ...]:
-        return self.keys, self.heads, self.ids, self.times, self.before
+        return self.keys, self.heads, self.waiting, self.ids, self.times, self.before, self.later
 
     @property
     def after(self) -> float:
@@ -96,18 +98,20 @@ class Trail:
 
     def _place(self, places: int) -> None:
         there = self.keys != 0
-        old = self.keys[there], self.heads[there]
+        old = self.keys[there], self.heads[there], self.waiting[there]
         self._allocate_keys(places)
-        self.used = _loops()["place"](self.keys, self.heads, *old)
+        self.used = _loops()["place"](self.keys, self.heads, self.waiting, *old)
 
     def _compact(self) -> None:
-        """Drops events that no later row can see; then there is room for as many as there are, or half of `most`."""
+        """Drops events that no later row can see; then there is room for as many more, or what `most` leaves."""
         state = self.state()
         room = SMALLEST
         while room < 2 * len(state["times"]):
             room *= 2
         if room > self.most:
-            state, room = _busiest(state, self.most // 2), self.most
+            # A quarter of the room at least is free, or each few rows would be followed by this.
+            state = state if 4 * len(state["times"]) <= 3 * self.most else _busiest(state, self.most // 2)
+            room = self.most
         self._restore(state, room)
 
     def state(self) -> dict[str, NDArray[Any]]:
@@ -136,16 +140,24 @@ class Trail:
         while room <= count:
             room *= 2
         ends = np.cumsum(counts)
+        starts = ends - counts
         self._allocate_events(room)
         self.events = count
         self.ids[:count], self.times[:count] = state["ids"], state["times"]
         self.before[:count] = np.arange(1, count + 1)
         self.before[ends - 1] = -1
+        self.later[:count] = np.arange(-1, count - 1)
+        self.later[starts] = -1
+        # The newest events of a key, in front, may not be seen yet: the last of these is the oldest that waits.
+        waits = ~((self.times[:count] < self.end) & (self.times[:count] <= self.end - self.delay))
+        total = np.append(0, np.cumsum(waits))
+        waiting = total[ends] - total[starts]
+        waiting = np.where(waiting > 0, starts + waiting - 1, -1)
         places = SMALLEST
         while len(keys) * 2 > places:
             places *= 2
         self._allocate_keys(places)
-        self.used = _loops()["place"](self.keys, self.heads, keys, ends - counts)
+        self.used = _loops()["place"](self.keys, self.heads, self.waiting, keys, starts, waiting)
 
 
 def _busiest(state: Mapping[str, NDArray[Any]], most: int) -> dict[str, NDArray[Any]]:

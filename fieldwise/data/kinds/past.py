@@ -22,6 +22,8 @@ from fieldwise.data.kinds.kind import BY_CELL, FIRST, MISSING, PAD, Code, Field,
 VIEWS, ROW_ORDER = ("frozen", "rolling"), "row"
 # The powers of two between which gaps are told apart.
 LOWEST, HIGHEST = -10, 40
+# What earlier rows say besides the values of a field, each a setting and the word that asks for it; and their fields.
+ALONE = {"responses": "response", "gaps": "gap"}
 GRAMMAR = re.compile(r"(?P<of>\S.*?)\s+by\s+(?P<by>\S+)(?P<rest>(\s+\S+)*)\s*")
 
 
@@ -29,11 +31,12 @@ GRAMMAR = re.compile(r"(?P<of>\S.*?)\s+by\s+(?P<by>\S+)(?P<rest>(\s+\S+)*)\s*")
 class PastField(Field):
     """The values of field `of` in the newest `last` earlier rows with the same `by`, a column or a cross of some.
 
-    It has the ids and the vectors of that field; or, with `gaps`, ids of how long ago these rows came. `time` is the
-    column that orders the rows, or `row`. A row sees what came strictly before it, later than `delay` ago not yet and
-    longer than `window` ago no more, in the column's own units (seconds for dates); with `positives` only rows with a
-    response. `view` is what held-out rows see, as in a history. At most `most_rows` rows are kept; beyond these the
-    keys that were idle longest are dropped.
+    It has the ids and the vectors of that field; or, with `gaps`, ids of how long ago these rows came, with `responses`
+    of whether they had one. `time` is the column that orders the rows, or `row`. A row sees what came strictly before
+    it, later than `delay` ago not yet and longer than `window` ago no more, in the column's own units (seconds for
+    dates); with `positives` only rows with a response, with `negatives` only those without. `view` is what held-out
+    rows see, as in a history. At most `most_rows` rows are kept; beyond these the keys that were idle longest are
+    dropped.
     """
 
     kind: ClassVar = "past"
@@ -42,9 +45,11 @@ class PastField(Field):
     of: str = ""
     by: str = ""
     gaps: bool = False
+    responses: bool = False
     last: int = 50
     time: str = ""
     positives: bool = False
+    negatives: bool = False
     delay: float = 0.0
     window: float = 0.0
     view: str = VIEWS[0]
@@ -52,11 +57,17 @@ class PastField(Field):
 
     def check(self) -> None:
         super().check()
+        what = [repr(self.of)] * bool(self.of) + [name for name in ALONE if getattr(self, name)]
         for name in ("of", "by"):
-            if not getattr(self, name) and not (name == "of" and self.gaps):
+            if not getattr(self, name) and not (name == "of" and what):
                 raise ConfigError(f"field '{self.name}': a past needs {name} = \"COLUMN\"")
-        if self.of and self.gaps:
-            raise ConfigError(f"field '{self.name}': a past is of a field or has gaps, found '{self.of}' and gaps")
+        if len(what) > 1:
+            found = " and ".join(what)
+            raise ConfigError(f"field '{self.name}': a past is of a field, or has gaps, or responses, found {found}")
+        rows = [name for name in ("positives", "negatives", "responses") if getattr(self, name)]
+        if len(rows) > 1:
+            found = " and ".join(rows)
+            raise ConfigError(f"field '{self.name}': a past takes positives, negatives or responses, found {found}")
         if not all(self.by.split("*")) or len(set(self.by.split("*"))) < len(self.by.split("*")):
             found = f"found '{self.by}'"
             raise ConfigError(f"field '{self.name}': by takes a column or a cross such as user*item, {found}")
@@ -90,18 +101,19 @@ class PastField(Field):
 
     @property
     def sequence(self) -> str:
-        return repr((self.by, self.last, self.time, self.positives, self.delay, self.window, self.view, self.most_rows))
+        rows = self.by, self.last, self.positives, self.negatives, self.most_rows
+        return repr((*rows, self.time, self.delay, self.window, self.view))
 
     @property
     def why_always_known(self) -> str:
-        return "gaps are known beforehand" if self.gaps else f"its values are those of '{self.of}'"
+        return f"its values are those of '{self.of}'" if self.of else "its values are known beforehand"
 
     def check_owner(self, fields: Mapping[str, Field]) -> None:
         if not self.time:
             way_out = 'set time = "COLUMN", or time = "row" for the order of the rows'
             raise ConfigError(f"field '{self.name}': earlier rows need a time, found none; {way_out}")
         owner = fields.get(self.of)
-        if self.gaps:
+        if not self.of:
             return
         if owner is None:
             raise ConfigError(f"field '{self.name}': " + unknown("field", self.of, fields))
@@ -110,10 +122,10 @@ class PastField(Field):
             raise ConfigError(f"field '{self.name}': of takes a field with one id in a row, found '{self.of}', {found}")
 
     def fit(self, column: Counted) -> Code:
-        return GapCode(self)
+        return self.load([], {})
 
     def load(self, texts: list[str], state: dict[str, Any]) -> Code:
-        return GapCode(self)
+        return ResponseCode(self) if self.responses else GapCode(self)
 
     def fit_over(self, owner: Code, column: Counted | None) -> Code:
         return PastCode(self, owner)
@@ -132,6 +144,27 @@ class LogCode(Code):
 
     def column_ids(self, column: pa.ChunkedArray) -> Ids:
         return self.missing(len(column))
+
+
+@dataclass
+class ResponseCode(LogCode):
+    """Whether earlier rows had a response."""
+
+    field: PastField
+
+    def __post_init__(self) -> None:
+        self.width = self.field.last
+
+    @property
+    def size(self) -> int:
+        return FIRST + 2
+
+    def of_labels(self, labels: NDArray[Any]) -> Ids:
+        """The ids (n,) of labels (n,)."""
+        return np.asarray(FIRST + (np.asarray(labels) > 0), dtype=np.int32)
+
+    def text_of_id(self, number: int) -> str:
+        return ("without", "with")[number - FIRST] + " a response"
 
 
 @dataclass
@@ -191,25 +224,26 @@ def pasts(text: str) -> list[PastField]:
         raise ConfigError(f"--sequence takes COLUMNS by KEY and settings, such as '{example}', found '{text}'")
     names = [name.strip() for name in found["of"].split(",") if name.strip()]
     by, settings = found["by"], _settings(found["rest"].split(), text)
-    gaps = settings.pop("gaps", False)
+    alone = [word for word in ALONE if settings.pop(word, False)]
     # What tells two sequences of one column apart is part of its name.
-    told = f"by {by}" + (" positives" if settings.get("positives") else "")
+    told = f"by {by}" + "".join(f" {word}" for word in ("positives", "negatives") if settings.get(word))
     told += "".join(f" {word} {settings[word]:g}" for word in ("delay", "window") if settings.get(word))
     fields = [PastField(f"{name} {told}", of=name, by=by, **settings) for name in names]
-    return [*fields, *([PastField(f"gap {told}", gaps=True, by=by, **settings)] if gaps else [])]
+    return [*fields, *(PastField(f"{ALONE[word]} {told}", by=by, **settings | {word: True}) for word in alone)]
 
 
 def _settings(words: list[str], text: str) -> dict[str, Any]:
     """`last 50 positives delay 3600` as settings."""
     kinds: dict[str, Any] = {"last": int, "time": str, "delay": float, "window": float, "view": str, "most_rows": int}
+    words_alone = ("positives", "negatives", *ALONE)
     settings: dict[str, Any] = {}
     left = iter(words)
     for word in left:
-        if word in ("positives", "gaps"):
+        if word in words_alone:
             settings[word] = True
             continue
         if word not in kinds:
-            raise ConfigError(unknown("setting of --sequence", word, (*kinds, "positives", "gaps")))
+            raise ConfigError(unknown("setting of --sequence", word, (*kinds, *words_alone)))
         value = next(left, "")
         try:
             settings[word] = kinds[word](value)

@@ -16,6 +16,7 @@ RECIPES: dict[str, Recipe] = {
         ipinyou.IPINYOU,
         small_sets.FRAPPE,
         movielens.MOVIELENS,
+        movielens.SMALL,
         small_sets.AMAZON,
         small_sets.LIBSVM,
         small_sets.LIBFFM,

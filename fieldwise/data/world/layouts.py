@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import date, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from fieldwise.config.errors import ConfigError, unknown
 from fieldwise.config.files import whole_file, whole_folder
 from fieldwise.data.recipes.avazu import COLUMNS as AVAZU_COLUMNS
 from fieldwise.data.recipes.ipinyou import BROWSERS, IMPRESSION, SYSTEMS
+from fieldwise.data.recipes.movielens import GENRES as FLAGS
 from fieldwise.data.world import World
 
 MARKER = "SIMULATED.txt"
@@ -162,8 +164,11 @@ def _within_hour(milliseconds: int) -> str:
     return f"{minutes:02}{rest:05}"
 
 
-def _movielens(what: Simulation, folder: Path) -> None:
-    """Ratings of users whose age and gender decide which genres they like; few ratings tell of a film."""
+def _movielens(what: Simulation, folder: Path, small: bool = False) -> None:
+    """Ratings of users whose age and gender decide which genres they like; few ratings tell of a film.
+
+    `small` writes them as MovieLens 100K does.
+    """
     rng = np.random.default_rng(what.seed)
     users, films = (
         int(np.clip(what.rows // per, least, most)) for per, least, most in ((60, 60, 6040), (40, 80, 3883))
@@ -182,11 +187,19 @@ def _movielens(what: Simulation, folder: Path) -> None:
     rating = 1 + np.searchsorted(_thresholds(score, what.rate), score)
     seconds = 956_703_932 + 1000 * pairs + rng.integers(1000, size=what.rows)
     names = ["Am\u00e9lie" if number % 7 == 0 else "Film" for number in range(films)]
-    _lines(
-        folder / "users.dat", ((u + 1, "FM"[gender[u]], AGES[age[u]], job[u], f"{u % 900:05}") for u in range(users))
-    )
     titles = (f"{name} {number} ({1950 + number % 50})" for number, name in enumerate(names, 1))
-    kinds = ("|".join(genres[g] for g in of) for of in of_film)
+    kinds = ["|".join(genres[g] for g in of) for of in of_film]
+    people = [("FM"[gender[u]], AGES[age[u]], job[u], f"{u % 900:05}") for u in range(users)]
+    if small:
+        _lines(folder / "u.user", ((u, age, who, *more) for u, (who, age, *more) in enumerate(people, 1)), "|")
+        flags = ([int(flag in own.split("|")) for flag in FLAGS] for own in kinds)
+        told = (
+            (n, title, "01-Jan-1990", "", "", *own) for n, (title, own) in enumerate(zip(titles, flags, strict=True), 1)
+        )
+        _lines(folder / "u.item", told, "|")
+        _lines(folder / "u.data", zip(user + 1, film + 1, rating, seconds, strict=True), "\t")
+        return
+    _lines(folder / "users.dat", ((u, *person) for u, person in enumerate(people, 1)))
     _lines(folder / "movies.dat", zip(range(1, films + 1), titles, kinds, strict=True))
     _lines(folder / "ratings.dat", zip(user + 1, film + 1, rating, seconds, strict=True))
 
@@ -197,9 +210,9 @@ def _thresholds(score: NDArray[np.float64], rate: float | None) -> NDArray[np.fl
     return np.quantile(score, [0.13 * (1 - liked), 0.38 * (1 - liked), 1 - liked, 1 - 0.4 * liked])
 
 
-def _lines(path: Path, rows: Any) -> None:
+def _lines(path: Path, rows: Any, between: str = "::") -> None:
     with path.open("w", encoding="latin-1", newline="") as file:
-        file.writelines("::".join(map(str, row)) + "\n" for row in rows)
+        file.writelines(between.join(map(str, row)) + "\n" for row in rows)
 
 
 KINDS: dict[str, tuple[Callable[[Simulation, Path], None], bool]] = {
@@ -208,5 +221,6 @@ KINDS: dict[str, tuple[Callable[[Simulation, Path], None], bool]] = {
     "avazu": (_avazu, False),
     "ipinyou": (_ipinyou, True),
     "movielens-1m": (_movielens, True),
+    "movielens-100k": (partial(_movielens, small=True), True),
     "appstore": (_appstore, False),
 }

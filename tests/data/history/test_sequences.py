@@ -33,6 +33,7 @@ def slow(events: Sequence[Event], key: int, now: float, past: PastField) -> list
         for own, id, label, time in events
         if own == key
         and (label or not past.positives)
+        and not (label and past.negatives)
         and time < now
         and time <= now - past.delay
         and not (past.window and time < now - past.window)
@@ -45,13 +46,13 @@ EVENTS = st.lists(
     st.tuples(st.integers(1, 3), st.integers(2, 9), st.integers(0, 1), st.integers(0, 12).map(float)), max_size=40
 )
 KINDS = st.builds(
-    lambda last, delay, window, positives: PastField(
-        "p", of="item", by="user", time="t", last=last, delay=delay, window=window, positives=positives
+    lambda last, delay, window, rows: PastField(
+        "p", of="item", by="user", time="t", last=last, delay=delay, window=window, **rows
     ),
     st.integers(1, 5),
     st.sampled_from([0.0, 0.0, 1.0, 3.5]),
     st.sampled_from([0.0, 0.0, 2.0, 6.0]),
-    st.booleans(),
+    st.sampled_from([{}, {"positives": True}, {"negatives": True}]),
 )
 
 
@@ -65,8 +66,13 @@ def test_every_row_sees_what_brute_force_sees(events: list[Event], past: PastFie
     found = []
     for part in (events[:cut], events[cut:]):
         keys, ids, labels, times = (np.array([event[of] for event in part]) for of in range(4))
-        counts = (labels > 0) | (not past.positives)
-        args = keys.astype(np.uint64), ids.astype(np.int32)[:, None], counts.astype(bool), times.astype(np.float64)
+        counts = [label if past.positives else not label if past.negatives else True for label in labels.tolist()]
+        args = (
+            keys.astype(np.uint64),
+            ids.astype(np.int32)[:, None],
+            np.array(counts, dtype=bool),
+            times.astype(np.float64),
+        )
         found += trail.replay(*args).ids[:, 0].tolist() if part else []
         if part:
             again = Trail(1, past.last, past.delay, past.window)
@@ -95,6 +101,15 @@ def test_the_keys_that_were_idle_longest_are_dropped() -> None:
     there = trail.lookup(np.array([1, 4999], dtype=np.uint64), np.full(2, 6000.0)).ids[:, 0, 0]
     assert there.tolist() == [MISSING, 2]
     assert (trail.state()["keys"] == filled(7).state()["keys"]).all()
+
+
+def test_no_key_is_dropped_while_there_is_room() -> None:
+    trail = Trail(1, 3, most=2000)
+    keys = np.tile(np.arange(1, 401, dtype=np.uint64), 20)
+    rows = np.full((8000, 1), 2, dtype=np.int32), np.ones(8000, dtype=bool), np.arange(8000.0)
+    # 1,200 rows are seen by later ones: the last three of each key.
+    assert (trail.replay(keys, *rows).ids[1200:] == 2).all()
+    assert trail.events <= 2000 == len(trail.times)
 
 
 def log(rows: int = 400, seed: int = 0) -> dict[str, list[Any]]:
@@ -138,6 +153,7 @@ ASKED = [
     "item by user last 5",
     "item,price by user last 4 positives",
     "item by user last 3 delay 7 window 30",
+    "item by user last 4 negatives",
     "item by user last 50 delay 0.5 positives view rolling",
 ]
 
@@ -197,6 +213,33 @@ def test_gaps_say_how_long_ago(tmp_path: Path) -> None:
     held = {name: values[train:] for name, values in rows.items()}
     ids = np.concatenate([data.parts[part].ids[:, columns] for part in ("valid", "test")])
     assert encoder.transform(pa.table(held))[:, columns].tolist() == ids.tolist()
+
+
+def test_responses_say_what_became_of_earlier_rows(tmp_path: Path) -> None:
+    rows, (item, response, gap) = log(), pasts("item by user last 5 delay 2 responses gaps time t view rolling")
+    assert (response.name, response.responses) == ("response by user delay 2", True)
+    data, encoder = prepared(rows, tmp_path / "data", item, response, gap)
+    assert [data.names[field] for field in data.layout.sequences[0]] == [item.name, response.name, gap.name]
+    assert [encoder.value_of(4, FIRST + label) for label in (0, 1)] == ["without a response", "with a response"]
+    # The rows of one sequence are the same, place by place: what is said of one is said of the item there.
+    labelled = rows | {"item": [f"{FIRST + label}" for label in rows["label"]]}
+    places = {name: number for number, name in enumerate(dict.fromkeys(rows["user"]))}
+    events = [(places[u], int(id), 1, t) for u, id, t in zip(rows["user"], labelled["item"], rows["t"], strict=True)]
+    wanted = [slow(events[:place], key, now, response) for place, (key, _, _, now) in enumerate(events)]
+    columns = data.layout.columns_of([data.names.index(response.name)])
+    found = np.concatenate([part.ids[:, columns] for part in data.parts.values()])
+    assert found.tolist() == wanted
+    train = data.parts["train"].rows
+    table, labels = pa.table({name: values[train:] for name, values in rows.items()}), np.array(rows["label"][train:])
+    seen = encoder.pasts.follow(table, lambda columns: encoder.buckets(table, columns), labels)
+    assert seen[response.name].tolist() == wanted[train:]
+    # Its own label is nothing to a row, nor to those of its moment and before; to later ones it is.
+    flipped = rows | {"label": [*rows["label"][:200], *(1 - label for label in rows["label"][200:])]}
+    other, _ = prepared(flipped, tmp_path / "other", item, response, gap)
+    again = np.concatenate([part.ids[:, columns] for part in other.parts.values()])
+    until = rows["t"].index(rows["t"][200]) + rows["t"].count(rows["t"][200])
+    assert (found[:until] == again[:until]).all()
+    assert (found[until:] != again[until:]).any()
 
 
 def test_parts_in_one_another_and_the_order_of_the_rows(tmp_path: Path) -> None:
@@ -307,10 +350,16 @@ def test_mistakes_are_told(tmp_path: Path) -> None:
         ("item by user last 0", "last must be at least 1, found 0"),
         ("item by user*user", "found 'user\\*user'"),
         ("item by user view all", "unknown view 'all'"),
+        ("item by user positives negatives", "positives, negatives or responses, found positives and negatives"),
+        ("item by user responses positives", "positives, negatives or responses, found positives and responses"),
     ]:
         with pytest.raises(ConfigError, match=line):
             pasts(text)
-    for text, line in [("item by user", "need a time"), ("thing by user time t", "unknown field 'thing'")]:
+    for text, line in [
+        ("item by user", "need a time"),
+        ("thing by user time t", "unknown field 'thing'"),
+        ("item,label by user time t", "found the label 'label'; responses = true"),
+    ]:
         with pytest.raises(ConfigError, match=line):
             prepared(log(), tmp_path / "none", *pasts(text))
     assert not (tmp_path / "none").exists()

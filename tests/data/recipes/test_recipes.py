@@ -16,6 +16,9 @@ import pytest
 from fieldwise import cli
 from fieldwise.bundle.predictor import Predictor
 from fieldwise.config.errors import DataError
+from fieldwise.data.dataset import Dataset
+from fieldwise.data.encode.encoder import Encoder
+from fieldwise.data.kinds.kind import FIRST, MISSING, PAD
 from fieldwise.data.read import streams
 from fieldwise.data.recipes import RECIPES, avazu, find, ipinyou
 from fieldwise.data.recipes.asked import Asked, plan_of
@@ -172,6 +175,48 @@ def test_movielens_joins_and_splits_genres(raw: Path, tmp_path: Path, run: Run) 
     assert facts["fields"]["genres"] == {"kind": "set", "size": 20}
 
 
+def test_both_movielens_have_the_same_rows(raw: Path) -> None:
+    names = ["user", "movie", "liked", "timestamp", "gender", "age", "occupation", "zip", "title"]
+    files = raw / "movielens-1m" / "ratings.dat", raw / "movielens-100k" / "u.data"
+    large, small = (table_of(file.parent.name, file) for file in files)
+    assert large.select(names).equals(small.select(names))
+    for one, other in zip(large["genres"].to_pylist(), small["genres"].to_pylist(), strict=True):
+        assert sorted(one.split("|")) == sorted(other.split("|"))
+    (raw / "short").mkdir()
+    for name in ("u.data", "u.user"):
+        shutil.copy(raw / "movielens-100k" / name, raw / "short")
+    (raw / "short" / "u.item").write_text("1|Film\n")
+    with pytest.raises(DataError, match=r"expected 24 columns \(movie, title, .*\) between '\|', found 2"):
+        table_of("movielens-100k", raw / "short" / "u.data")
+
+
+@pytest.mark.parametrize(("kind", "name"), [("movielens-1m", "ratings.dat"), ("movielens-100k", "u.data")])
+def test_what_a_user_rated_before(kind: str, name: str, raw: Path, tmp_path: Path, run: Run) -> None:
+    asked = ["--split-by", "timestamp", "--sequence", "movie by user last 5 responses view rolling"]
+    run("prepare", raw / kind, "--recipe", kind, *asked, "--out", tmp_path / "data")
+    data = Dataset.open(tmp_path / "data")
+    film = Encoder.load(tmp_path / "data" / "encoder", data.schema).codes[1]
+    expected, before = [], dict[str, list[tuple[int, int]]]()
+    for row in table_of(kind, raw / kind / name).to_pylist():  # in the order of time
+        seen = before.setdefault(row["user"], [])
+        expected.append(seen[::-1][:5])
+        seen.append((int(film.ids([row["movie"]])[0]), FIRST + row["liked"]))
+    found = []
+    for part in data.parts.values():
+        both = (
+            part.ids[:, data.layout.columns_of([data.names.index(f"{of} by user")])] for of in ("movie", "response")
+        )
+        found += [[*zip(*places, strict=True)] for places in zip(*map(np.ndarray.tolist, both), strict=True)]
+    unused = [(MISSING, MISSING)], (PAD, PAD)
+    assert found == [(seen or unused[0]) + [unused[1]] * (5 - len(seen or unused[0])) for seen in expected]
+    run("train", tmp_path / "data", "--model", "din", "--set", "train.epochs=1", "--out", tmp_path / "run")
+    run("predict", tmp_path / "run", raw / kind / name, "-o", tmp_path / "p.csv")
+    run(
+        "predict", tmp_path / "run", without_label(kind, raw / kind / name, tmp_path / "bare"), "-o", tmp_path / "q.csv"
+    )
+    assert (tmp_path / "p.csv").read_text() == (tmp_path / "q.csv").read_text()
+
+
 def test_criteo_1tb_is_balanced_day_by_day(raw: Path, tmp_path: Path, run: Run) -> None:
     facts = run("prepare", raw / "criteo-1tb", "--recipe", "criteo-1tb", "--out", tmp_path / "data")
     positives = {day: count_labels(raw / "criteo-1tb" / f"day_{day}", "\t") for day in range(6, 14)}
@@ -226,10 +271,10 @@ def test_prepare_train_predict_evaluate(kind: str, raw: Path, tmp_path: Path, ru
 def without_label(kind: str, path: Path, folder: Path) -> Path:
     """The file as its owners publish rows whose label is not known."""
     folder.mkdir()
-    for name in ("users.dat", "movies.dat"):
+    for name in ("users.dat", "movies.dat", "u.user", "u.item"):
         if path.with_name(name).exists():
             shutil.copy(path.with_name(name), folder)
-    column = {"movielens-1m": 2, "avazu": 1, "ipinyou": 24}.get(kind, 0)
+    column = {"movielens-1m": 2, "movielens-100k": 2, "avazu": 1, "ipinyou": 24}.get(kind, 0)
     delimiter = {"movielens-1m": "::", "avazu": ",", "appstore": ","}.get(kind, "\t")
     lines = [line.split(delimiter) for line in path.read_text("latin-1").splitlines()]
     last = column + 2 if kind == "ipinyou" else column + 1
