@@ -121,8 +121,15 @@ class Blending(Run):
         if self.config.options["plain"]:
             return self.model.weights, self.model.shift
         weights = None if self.weights is None else self.weights[rows]
-        found, _ = calibration.stack(self.labels[rows], self.logits[:, rows], weights)
+        found, _ = calibration.stack(self.labels[rows], self.logits[:, rows], weights, shares=self._shares)
         return found, calibration.level_shift(self.logits[:, rows], found, weights)
+
+    @cached_property
+    def _shares(self) -> NDArray[np.float64]:
+        """What each member would weigh before any row is seen: models alike, and members of one model alike. Seeds of
+        trees, and trees on other views of the rows, err together."""
+        models = [member.config.model for member in self.members]
+        return np.array([1 / (len(set(models)) * models.count(model)) for model in models])
 
     def _cross_fitted(self, logits: NDArray[np.floating[Any]]) -> float:
         """As of any run; the weights are fitted on the same rows as the calibration, and judged by others too."""
