@@ -67,7 +67,7 @@ def test_a_small_file_is_prepared_and_predicted_without_pandas_and_numba(data: P
 
 
 def test_pandas_is_there_for_who_asks_for_it() -> None:
-    claimed = "from fieldwise.config import own_process; own_process.claim(); import fieldwise.data"
+    claimed = "from fieldwise.config import own_process; own_process.claim(); import fieldwise.data.read.formats"
     script = f"{claimed}, pandas; print(pandas.DataFrame({{'a': [1]}}).a[0])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "1"

@@ -132,8 +132,8 @@ WORTH, VARIANCE = 0.01, 0.1
 
 
 def fitted(x: Floats, labels: NDArray[np.number], kinds: NDArray[np.int64], weights: Floats | None = None) -> Fit:
-    """The logistic regression on columns x (n, D) with a ridge penalty for each kind of column, of the strength that has
-    the highest evidence."""
+    """The logistic regression on columns x (n, D), with a ridge penalty for each kind of column of the strength that
+    has the highest evidence."""
     y = np.asarray(labels, dtype=np.float64)
     w = np.ones(len(y)) if weights is None else weights * (weights.sum() / (weights * weights).sum())
     x = np.hstack([np.ones((len(y), 1)), x])
