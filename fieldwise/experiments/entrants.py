@@ -58,7 +58,8 @@ ON_RATES: Mapping[str, Mapping[str, Any]] = {
 FEW_ROWS = 100_000
 ON_FEW: Mapping[str, Mapping[str, Any]] = {"fnn": {"model.hidden": (200, 200)}, "lr": {"train.lr": 0.02}}
 # LR on few rows and few ids is fitted at once, as lines and curves of the numbers themselves: better than on rates.
-AT_ONCE = {"train.optimizer": NEWTON}
+# Folds and the refit have more rows and more ids: so there must be room.
+AT_ONCE, ROOM = {"train.optimizer": NEWTON}, 0.5
 # More rows bear more trees.
 MORE_ROUNDS = 1.1
 NO_XGBOOST = "gbdt is left out: it needs XGBoost, which is not installed (pip install fieldwise[gbdt])"
@@ -105,7 +106,7 @@ def _usual(data: Path) -> list[Entrant]:
     # few rows they overfit where numbers matter most.
     on_rates = [f"gbdt-{FOLDER}", f"gbdt-{ORDER}"] if offered(data / ORDER) else []
     trees = [*on_rates, *(["gbdt"] if few or not on_rates else [])]
-    at_once = affordable(rows.layout, rows.parts["train"].rows)
+    at_once = affordable(rows.layout, rows.parts["train"].rows, ROOM)
     more = {"gbdt": {**TREES, **WITHOUT_RATES}, "lr": AT_ONCE if at_once else {}}
     if suffix and few:
         more |= {f"{model}{suffix}": dict(own) for model, own in ON_FEW.items()}

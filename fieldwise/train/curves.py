@@ -24,15 +24,16 @@ KINDS = 4
 # Waves of a number, the last of which goes up and down four times; the shorter it is, the less it is believed.
 WAVES, SMOOTH = 8, 1.5
 # A fit with more columns, or more products of rows and pairs of columns, takes longer than epochs of steps would.
-MOST_COLUMNS, MOST_PRODUCTS = 1_000, 2e9
+MOST_COLUMNS, MOST_PRODUCTS = 2_000, 5e9
 Floats = NDArray[np.float64]
 
 
-def affordable(layout: Layout, rows: int) -> bool:
-    """Whether curves over these fields are fitted to so many rows within seconds."""
+def affordable(layout: Layout, rows: int, share: float = 1.0) -> bool:
+    """Whether curves over these fields are fitted to so many rows within seconds, or within that share of what may be:
+    who trains again on more rows, which have more ids, needs some room."""
     sizes = zip(layout.sizes, range(layout.fields), strict=True)
     columns = sum(min(size, FIRST + 1 + WAVES) if field in layout.ordered else size + 1 for size, field in sizes)
-    return columns <= MOST_COLUMNS and rows * columns**2 <= MOST_PRODUCTS
+    return columns <= share * MOST_COLUMNS and rows * columns**2 <= share * MOST_PRODUCTS
 
 
 @dataclass(frozen=True)

@@ -141,5 +141,8 @@ def test_what_takes_longer_than_steps_is_not_affordable() -> None:
     assert affordable(Layout.of([50] * 10), 5_000)
     assert not affordable(Layout.of([50_000]), 1_000)
     assert not affordable(Layout.of([50] * 10), 1_000_000)
+    # Who leaves room takes less.
+    assert affordable(Layout.of([50] * 10), 10_000)
+    assert not affordable(Layout.of([50] * 10), 10_000, 0.5)
     # A number counts as its curve, however many buckets it has.
     assert affordable(Layout((66,) * 30, (1,) * 30, ordered=tuple(range(30))), 5_000)

@@ -124,8 +124,8 @@ def test_what_it_cannot_do_is_said(data: Path, tmp_path: Path, changes: dict[str
 
 def test_too_many_ids_are_refused(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
-    users = [f"u{number}" for number in random.integers(0, 1500, 12_000)]
-    table = pa.table({"click": random.integers(0, 2, 12_000), "user": users})
+    users = [f"u{number}" for number in random.integers(0, 3000, 30_000)]
+    table = pa.table({"click": random.integers(0, 2, 30_000), "user": users})
     prepare({"train": lambda: iter([table])}, tmp_path / "data", "click")
-    with pytest.raises(ConfigError, match="takes few rows and at most about 1,000 ids"):
+    with pytest.raises(ConfigError, match="takes few rows and at most about 2,000 ids"):
         trained(tmp_path / "data", tmp_path / "run")
