@@ -408,7 +408,7 @@ def test_one_run_is_the_best_by_itself(data, recipes, tmp_path, capsys):
 
 
 def test_rates_that_are_not_there(data, capsys, tmp_path):
-    assert [entrant.name for entrant in entrants.entrants("", data)[0]] == ["gbdt", "fm", "lr", "ipnn", "fnn"]
+    assert [entrant.name for entrant in entrants.entrants("", data)[0]] == ["gbdt", "lr", "fm", "ipnn", "fnn"]
     assert run("compare", data, "--models", "lr-rates", "--out", tmp_path / "out") == 2
     assert "'lr-rates' reads the folder" in capsys.readouterr().err
 
