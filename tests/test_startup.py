@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyarrow import csv
 
 from fieldwise.data.encode.prepare import prepare
 from fieldwise.data.world import World
@@ -50,6 +51,26 @@ def test_trees_on_rates_predict_a_row_without_torch_numba_or_scikit_learn(data: 
     asked = ("predict", tmp_path / "run", tmp_path / "row.csv", "-o", tmp_path / "out.csv", "--json")
     assert loaded(UNUSED, *asked) == "[]"
     assert json.loads((tmp_path / "run" / "report.json").read_text())["model"] == "gbdt"
+
+
+def test_a_small_file_is_prepared_and_predicted_without_pandas_and_numba(data: Path, tmp_path: Path) -> None:
+    """Compiled loops take half a second to load, and pyarrow would load pandas."""
+    rates = data / "rates"
+    assert run("train", rates, "--model", "gbdt", "--set", "model.rounds=3", "--out", tmp_path / "run", "--json") == 0
+    log = World("demo").log(1000).table
+    csv.write_csv(log, tmp_path / "rows.csv")
+    large = ("torch", "numba", "pandas", "matplotlib", "sklearn")
+    asked = ("prepare", tmp_path / "rows.csv", "--label", "click", "--out", tmp_path / "clicks", "--json")
+    assert loaded(large, *asked) == "[]"
+    asked = ("predict", tmp_path / "run", tmp_path / "rows.csv", "-o", tmp_path / "out.csv", "--json")
+    assert loaded(large, *asked) == "[]"
+
+
+def test_pandas_is_there_for_who_asks_for_it() -> None:
+    claimed = "from fieldwise.config import own_process; own_process.claim(); import fieldwise.data.read.formats"
+    script = f"{claimed}, pandas; print(pandas.DataFrame({{'a': [1]}}).a[0])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "1"
 
 
 def test_training_on_a_cpu_loads_no_compiler_of_torch(data: Path, tmp_path: Path) -> None:

@@ -238,24 +238,31 @@ def _variances(logits: Floats) -> Floats:
     return np.asarray(p * (1 - p))
 
 
-# How far the sum of a blend's weights lies from 1: members that err apart are too cautious together.
-SUM_SD = 0.2
+# How far the sum of a blend's weights lies from 1: members that err apart are too cautious together. And how far each
+# weight lies from the average, as a share of it: on a few hundred rows chance says more than that.
+SUM_SD, WEIGHT_SD = 0.1, 0.5
 
 
 def stack(
-    labels: NDArray[Any], logits: NDArray[Any], weights: NDArray[Any] | None = None, sum_sd: float = SUM_SD
+    labels: NDArray[Any],
+    logits: NDArray[Any],
+    weights: NDArray[Any] | None = None,
+    sum_sd: float = SUM_SD,
+    weight_sd: float = WEIGHT_SD,
+    shares: Floats | None = None,
 ) -> tuple[Floats, float]:
     """Weights (K,) of 0 or more and a shift for the logits (K, n) of several models, of least log loss on these rows.
 
-    A ridge penalty pulls the weights towards the average 1 / K, as a prior with that standard deviation would, and
-    their sum towards 1, from which it lies about `sum_sd` away; if one class is missing they are the average.
+    A ridge penalty pulls the weights towards their `shares` (K,) of 1, which are equal if they are not given, as a
+    prior with `weight_sd` times the share as its standard deviation would, and their sum towards 1, from which it lies
+    about `sum_sd` away; if one class is missing they are the shares.
     """
     x, y = np.asarray(logits, dtype=np.float64), np.asarray(labels, dtype=np.float64)
     w = np.ones(len(y)) if weights is None else np.asarray(weights, dtype=np.float64)
-    plain = np.full(len(x), 1 / len(x))
+    plain = np.full(len(x), 1 / len(x)) if shares is None else shares
     if not (w * y).sum() or not (w * (1 - y)).sum():
         return plain, 0.0
-    return _newton(x, y, w, plain, ridge=float(len(x)) ** 2, ridge_sum=1 / sum_sd**2)
+    return _newton(x, y, w, plain, ridge=1 / (weight_sd * plain) ** 2, ridge_sum=1 / sum_sd**2)
 
 
 def own_level(labels: NDArray[Any], logits: NDArray[Any], weights: NDArray[Any] | None = None) -> float:
@@ -280,7 +287,7 @@ RIDGE_ROWS = 1.0
 
 
 def _newton(
-    x: Floats, y: Floats, w: Floats, middle: Floats, ridge: float, scale: bool = True, ridge_sum: float = 0.0
+    x: Floats, y: Floats, w: Floats, middle: Floats, ridge: float | Floats, scale: bool = True, ridge_sum: float = 0.0
 ) -> tuple[Floats, float]:
     """Weights (K,) of 0 or more for the rows of x (K, n), and a shift, with the least log loss: Newton's method with
     step halving. A ridge pulls the weights towards `middle`, and another one their sum towards its sum; they stay there
@@ -288,7 +295,7 @@ def _newton(
     inputs = np.vstack([np.ones_like(y), x])
     # The first unknown is the shift, which has no bounds.
     least = np.array([-np.inf, *np.zeros(len(x))])
-    goal, pull = np.array([0.0, *middle]), np.diag([0.0, *np.full(len(x), ridge)])
+    goal, pull = np.array([0.0, *middle]), np.diag([0.0, *np.broadcast_to(ridge, len(x))])
     pull[1:, 1:] += ridge_sum
 
     def loss(values: Floats) -> float:

@@ -87,13 +87,15 @@ def _error_of_mean(values: Floats, weights: Floats) -> float:
     return float(np.sqrt((weights**2 * (values - mean) ** 2).sum()) / weights.sum())
 
 
-def evaluate(labels: NDArray[Any], probabilities: NDArray[Any], weights: NDArray[Any] | None = None) -> dict[str, Any]:
+def evaluate(
+    labels: NDArray[Any], probabilities: NDArray[Any], weights: NDArray[Any] | None = None, curve: bool = True
+) -> dict[str, Any]:
     """All metrics of some rows, as `measure` describes them."""
-    return measure(Ranking().add(labels, probabilities, weights))
+    return measure(Ranking().add(labels, probabilities, weights), curve)
 
 
-def measure(rows: Ranking) -> dict[str, Any]:
-    """All metrics of rows ranked by their probabilities.
+def measure(rows: Ranking, curve: bool = True) -> dict[str, Any]:
+    """All metrics of rows ranked by their probabilities; without the `curve` those that take no bins.
 
     rig: 1 - log loss / log loss of the base rate; calibration: mean predicted / observed; ece: mean distance
     of predicted and observed rates over bins of equal weight. A metric that is not defined on these rows is None.
@@ -105,19 +107,20 @@ def measure(rows: Ranking) -> dict[str, Any]:
     rate = positive / weight
     loss = rows.positive.sum(lambda p: losses(1, p)) + rows.negative.sum(lambda p: losses(0, p))
     base = positive * losses(1, rate) + (weight - positive) * losses(0, rate)
-    curve = reliability(rows)
-    gaps = np.abs(np.subtract(curve["predicted"], curve["observed"]))
     both = 0 < rate < 1
-    return {
+    found = {
         "auc": rows.auc() if both else None,
         "log_loss": loss / weight,
         "rig": float(1 - loss / base) if both else None,
         "calibration": predicted / positive if rate else None,
-        "ece": float(np.average(gaps, weights=curve["weight"])),
         "rows": rows.rows,
         "positive_rate": rate,
-        "reliability": curve,
     }
+    if not curve:
+        return found
+    bins = reliability(rows)
+    gaps = np.abs(np.subtract(bins["predicted"], bins["observed"]))
+    return found | {"ece": float(np.average(gaps, weights=bins["weight"])), "reliability": bins}
 
 
 def _check_probabilities(rows: Ranking) -> None:

@@ -22,7 +22,9 @@ from fieldwise.experiments.folds import Folded
 from fieldwise.experiments.jobs import Job
 from fieldwise.later_models import LATER
 from fieldwise.models import registry
+from fieldwise.optim.make import NEWTON
 from fieldwise.train import blend
+from fieldwise.train.curves import affordable
 from fieldwise.train.race import Race
 
 # What a report says of later rows.
@@ -32,17 +34,19 @@ ALL = "all"
 FIELD, OF_FIELD = "field", ("ipnn", *(build.__name__ for build in LATER))
 BEST = "best"
 # Chosen on validation rows of public sets (docs/training.md). Trees of one seed would differ in nothing from those of
-# another without drawn rows and columns.
+# another without drawn rows and columns. A split that may send any set of a category's values left finds one that suits
+# few rows by chance: one value against all others is better.
 TREES: Mapping[str, Any] = {
     "model.rounds": 3000,
-    "model.lr": 0.03,
+    "model.lr": 0.05,
     "model.subsample": 0.8,
     "model.ranks_alone": True,
+    "model.onehot": 100,
 }
 # A tree that lacks a column learns to do without its rates, as rows of new values must. Without rates each tree has
 # all columns, and each split half of them; it is deeper, as a rate says alone what takes several splits of ids.
 WITH_RATES = {"model.depth": 4, "model.colsample": 0.5}
-WITHOUT_RATES = {"model.depth": 6, "model.colsample_node": 0.5}
+WITHOUT_RATES = {"model.depth": 5, "model.colsample_node": 0.5}
 # What models on rates have where no recipe says: beside rates, ids are best read in their order; and a rate is a
 # number, which a short vector holds, at half the price.
 ON_RATES: Mapping[str, Mapping[str, Any]] = {
@@ -53,6 +57,9 @@ ON_RATES: Mapping[str, Mapping[str, Any]] = {
 # IPNN, which reads the ids alone, would answer new values worse. LR would not come to its end in the epochs it has.
 FEW_ROWS = 100_000
 ON_FEW: Mapping[str, Mapping[str, Any]] = {"fnn": {"model.hidden": (200, 200)}, "lr": {"train.lr": 0.02}}
+# LR on few rows and few ids is fitted at once, as lines and curves of the numbers themselves: better than on rates.
+# Folds and the refit have more rows and more ids: so there must be room.
+AT_ONCE, ROOM = {"train.optimizer": NEWTON}, 0.5
 # More rows bear more trees.
 MORE_ROUNDS = 1.1
 NO_XGBOOST = "gbdt is left out: it needs XGBoost, which is not installed (pip install fieldwise[gbdt])"
@@ -93,15 +100,18 @@ def entrants(text: str, data: Path) -> tuple[list[Entrant], list[str]]:
 def _usual(data: Path) -> list[Entrant]:
     """Trees, LR and FNN on rates, where there are any, and models of products on the ids; cheap ones first."""
     suffix = f"-{FOLDER}" if offered(data / FOLDER) else ""
-    few = Dataset.open(data).parts["train"].rows < FEW_ROWS
+    rows = Dataset.open(data)
+    few = rows.parts["train"].rows < FEW_ROWS
     # Without categories only numbers are finer there, of which trees know the ranks. With them rates say more, but on
     # few rows they overfit where numbers matter most.
     on_rates = [f"gbdt-{FOLDER}", f"gbdt-{ORDER}"] if offered(data / ORDER) else []
     trees = [*on_rates, *(["gbdt"] if few or not on_rates else [])]
-    more = {"gbdt": {**TREES, **WITHOUT_RATES}}
+    at_once = affordable(rows.layout, rows.parts["train"].rows, ROOM)
+    more = {"gbdt": {**TREES, **WITHOUT_RATES}, "lr": AT_ONCE if at_once else {}}
     if suffix and few:
         more |= {f"{model}{suffix}": dict(own) for model, own in ON_FEW.items()}
-    found = [_entrant(name, data) for name in (*trees, "fm", f"lr{suffix}", "ipnn", f"fnn{suffix}")]
+    linear = ["lr", "fm"] if at_once else ["fm", f"lr{suffix}"]
+    found = [_entrant(name, data) for name in (*trees, *linear, "ipnn", f"fnn{suffix}")]
     return [replace(one, settings={**more.get(one.name, {}), **one.settings}) for one in found]
 
 
@@ -186,6 +196,8 @@ def is_part(job: Job, best: Mapping[str, Any], out: Path) -> bool:
 
 def _length(job: Job) -> dict[str, Any]:
     """As many epochs as were best before, or a few more rounds: nothing is trained only to be dropped."""
+    if job.settings.get("train.optimizer") == NEWTON:
+        return {}
     best = _report(job.out)["best_epoch"]
     if job.settings["model.name"] == "gbdt":
         return {"model.rounds": max(1, round(MORE_ROUNDS * best))}

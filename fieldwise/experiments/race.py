@@ -21,8 +21,9 @@ from fieldwise.experiments.entrants import Entrant
 from fieldwise.experiments.jobs import Job, run_all
 from fieldwise.train.race import NOISE, Race, blended, gain, losses_of, read_logits
 
-# Runs of each of the chosen trees; above this many training rows one, as seeds differ less the more rows there are.
-SEEDS, MOST_ROWS = 3, 100_000
+# Runs of each of the chosen trees, or of the only one; above this many training rows one, as seeds differ less the more
+# rows there are.
+SEEDS, ALONE, MOST_ROWS = 2, 3, 100_000
 TREES = "gbdt"
 Logits = Mapping[str, NDArray[np.floating[Any]]]
 
@@ -67,8 +68,8 @@ def race(
     watch: Watch | None = None,
     budget: Budget | None = None,
 ) -> Outcome:
-    """Trains all entrants once, each beside those before it, and the chosen trees SEEDS times if `rows`, those of the
-    training part, are few."""
+    """Trains all entrants once, each beside those before it, and the chosen trees SEEDS times (a single one of them
+    ALONE times) if `rows`, those of the training part, are few."""
     budget, jobs = budget or Budget(), list[Job]()
     for entrant in entrants:
         others = tuple(other.out for other in jobs)
@@ -77,7 +78,7 @@ def race(
     found = {job.group: read_logits(job.out, valid.rows) for job in jobs}
     picked = chosen({name: logits for name, logits in found.items() if logits is not None}, valid)
     trees = [entrant for entrant in entrants if entrant.model == TREES and entrant.name in picked]
-    until, seeds = Race(until=budget.at(MORE_SHARE)), SEEDS if rows <= MOST_ROWS else 1
+    until, seeds = Race(until=budget.at(MORE_SHARE)), (SEEDS if len(trees) > 1 else ALONE) if rows <= MOST_ROWS else 1
     more = [replace(job_of(entrant, seed), race=until) for seed in range(1, seeds) for entrant in trees]
     failures |= run_all(more, workers, watch) if more else {}
     return Outcome([*jobs, *more], failures, picked)

@@ -13,6 +13,8 @@ from fieldwise.optim.rows import RowOptimizer
 from fieldwise.optim.sgd import SGD
 
 OPTIMIZERS = ("adam", "adagrad", "ftrl", "sgd")
+# Of LR alone, and no optimiser of steps (train/solving.py).
+NEWTON = "newton"
 
 
 def make_optimizer(
@@ -44,4 +46,4 @@ def make_optimizer(
         return FTRL(params, lr, beta, l1, l2)
     if name == "sgd":
         return SGD(params, lr, momentum)
-    raise ConfigError(unknown("optimizer", name, OPTIMIZERS))
+    raise ConfigError(unknown("optimizer", name, (*OPTIMIZERS, NEWTON)))

@@ -28,6 +28,8 @@ from fieldwise.evaluation import metrics
 from fieldwise.train.runs import Run, base_rate, check_classes, own_bias
 
 NAME = "blend"
+# The model whose members make one half of a blend together.
+TREES = "gbdt"
 
 
 @dataclass(frozen=True)
@@ -121,8 +123,14 @@ class Blending(Run):
         if self.config.options["plain"]:
             return self.model.weights, self.model.shift
         weights = None if self.weights is None else self.weights[rows]
-        found, _ = calibration.stack(self.labels[rows], self.logits[:, rows], weights)
+        found, _ = calibration.stack(self.labels[rows], self.logits[:, rows], weights, shares=self._shares)
         return found, calibration.level_shift(self.logits[:, rows], found, weights)
+
+    @cached_property
+    def _shares(self) -> NDArray[np.float64]:
+        """What each member would weigh before any row is seen: trees together half, where there are others, and models
+        and members alike beyond that. Seeds of trees, and trees on other views of the rows, err together."""
+        return shares_of([member.config.model for member in self.members])
 
     def _cross_fitted(self, logits: NDArray[np.floating[Any]]) -> float:
         """As of any run; the weights are fitted on the same rows as the calibration, and judged by others too."""
@@ -204,6 +212,18 @@ class Blending(Run):
 
     def _sources(self) -> dict[str, Path]:
         return dict(zip(bundle.member_names(len(self.members)), [one.path for one in self.members], strict=True))
+
+
+def shares_of(models: Sequence[str]) -> NDArray[np.float64]:
+    """The shares of 1 of members of these models (K,).
+
+    >>> shares_of(["gbdt", "gbdt", "lr", "fm", "fm"]).tolist()
+    [0.25, 0.25, 0.25, 0.125, 0.125]
+    """
+    kinds = [model == TREES for model in models]
+    alike = [len({other for other, own in zip(models, kinds, strict=True) if own == kind}) for kind in kinds]
+    every = zip(models, alike, strict=True)
+    return np.array([1 / (len(set(kinds)) * number * models.count(model)) for model, number in every])
 
 
 def _check_labels(members: Sequence[Bundle]) -> None:

@@ -27,6 +27,7 @@ from fieldwise.data.kinds.kind import Ids
 from fieldwise.data.schema import FIRST, OTHER, Layout
 from fieldwise.nn.embedding import Table
 from fieldwise.nn.model import Model
+from fieldwise.optim.make import NEWTON
 
 
 def settings_of(path: Path) -> dict[str, Any]:
@@ -34,7 +35,11 @@ def settings_of(path: Path) -> dict[str, Any]:
     file = bundle.locate(path) / "config.toml"
     try:
         values = tomllib.loads(file.read_text(encoding="utf-8"))
-        return values | {"train": values["train"] | {"init_from": "", "continue_from": str(path)}}
+        train = values["train"] | {"init_from": "", "continue_from": str(path)}
+        # A fit of all rows at once cannot go on; its weights can, in steps.
+        if train["optimizer"] == NEWTON:
+            del train["optimizer"]
+        return values | {"train": train}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BundleError(f"cannot read the run's settings: {error} ({file})") from None
 

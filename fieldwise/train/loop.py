@@ -37,6 +37,7 @@ from fieldwise.models import MODELS, named, options
 from fieldwise.nn.model import Model
 from fieldwise.nn.trees import Trees
 from fieldwise.optim import Average, RowOptimizer, averaged
+from fieldwise.optim.make import NEWTON
 from fieldwise.train import capacity, checkpoint, distributed
 from fieldwise.train.boosting import Boosting
 from fieldwise.train.callbacks import Callback, Callbacks
@@ -47,6 +48,7 @@ from fieldwise.train.runs import Run, asked_for, check_parts, report_of
 from fieldwise.train.sharded.placement import tables_of
 from fieldwise.train.sharded.sharded_model import Cut, refuse
 from fieldwise.train.sharded.sharded_model import build as cut_model
+from fieldwise.train.solving import Solving
 from fieldwise.train.state import Plan, Stopwatch
 from fieldwise.train.steps import make_step, optimizer_of, tables, ways_taken
 
@@ -120,6 +122,10 @@ def start(config: Config, dataset: Dataset, out: Path, resume: bool = False) -> 
         if distributed.count() > 1:
             raise ConfigError(f"{config.model} is trained by one process; leave --workers out (it uses all cores)")
         return Boosting(config, dataset, out, resume, model)
+    if config.train.optimizer == NEWTON:
+        if distributed.count() > 1:
+            raise ConfigError(f"train.optimizer={NEWTON} fits in one process; leave --workers out")
+        return Solving(config, dataset, out, resume, model)
     return Network(config, dataset, out, resume, model, origin)
 
 
@@ -418,6 +424,8 @@ def _go_on(model: Model, optimizer: RowOptimizer, config: Config, dataset: Datas
     gone = given_up(encoder, origin.own_encoder)
     rows = take_weights(model, encoder.layout.without_ranks, origin.model, gone)
     _shift_bias(model, origin.calibration.offset - math.log(dataset.negatives_kept))
+    if origin.config.train.optimizer == NEWTON:
+        return "the optimiser starts anew: the run before had none, its weights were fitted at once"
     before = optimizer_of(origin.config, origin.model.parameters())
     if not optimizer.understands(before):
         return "the optimiser starts anew: its settings are others than those of the run before"

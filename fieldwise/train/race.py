@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,6 +26,9 @@ FILE = "valid_logits.npy"
 NOISE = 4.0
 # A loss that falls may go on falling for this many evaluations at the pace of the last one.
 AHEAD = 5
+# A blend may be too cautious: what a member adds is not that it makes it bolder. And what it may add is asked for here,
+# not what is believed.
+_free = partial(calibration.stack, sum_sd=math.inf, weight_sd=1.0)
 Floats = NDArray[np.float64]
 
 
@@ -66,15 +70,14 @@ class Rivals:
 def gain(valid: Part, blend: Floats, logits: NDArray[np.floating[Any]]) -> float:
     """Twice the log likelihood that a blend (n,) wins with one more member (n,); below NOISE it is chance."""
     both = np.stack([blend, np.asarray(logits, dtype=np.float64)])
-    # A blend may be too cautious: what a member adds is not that it makes it bolder.
-    weights, shift = calibration.stack(valid.labels, both, valid.weights, sum_sd=math.inf)
+    weights, shift = _free(valid.labels, both, valid.weights)
     return 2 * valid.rows * (loss_of(valid, blend) - loss_of(valid, weights @ both + shift))
 
 
 def blended(valid: Part, logits: Sequence[NDArray[np.floating[Any]]]) -> Floats:
     """The logits (n,) of the blend of several models' (n,)."""
     stacked = np.stack(logits).astype(np.float64)
-    weights, shift = calibration.stack(valid.labels, stacked, valid.weights, sum_sd=math.inf)
+    weights, shift = _free(valid.labels, stacked, valid.weights)
     return np.asarray(weights @ stacked + shift)
 
 

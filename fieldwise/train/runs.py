@@ -163,9 +163,7 @@ class Run(ABC):
     def _measured(self, logits: NDArray[np.floating[Any]]) -> dict[str, Any]:
         if np.isnan(logits).any():
             raise TrainingError(f"scores of validation rows are nan at step {self.state.step}; lower {self.rate}")
-        found = metrics.evaluate(self.valid.labels, metrics.sigmoid(logits + self.offset), self.valid.weights)
-        found.pop("reliability")
-        return found
+        return metrics.evaluate(self.valid.labels, metrics.sigmoid(logits + self.offset), self.valid.weights, False)
 
     def _log(self, record: dict[str, Any]) -> None:
         if not distributed.first():

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from fieldwise import cli
@@ -284,8 +285,8 @@ def test_the_usual_models_read_rates_where_they_are_and_the_best_predicts(recipe
         ("gbdt-rates", data / "rates"),
         ("gbdt-order", data / "order"),
         ("gbdt", data),
+        ("lr", data),
         ("fm", data),
-        ("lr-rates", data / "rates"),
         ("ipnn", data),
         ("fnn-rates", data / "rates"),
     ]
@@ -407,7 +408,7 @@ def test_one_run_is_the_best_by_itself(data, recipes, tmp_path, capsys):
 
 
 def test_rates_that_are_not_there(data, capsys, tmp_path):
-    assert [entrant.name for entrant in entrants.entrants("", data)[0]] == ["gbdt", "fm", "lr", "ipnn", "fnn"]
+    assert [entrant.name for entrant in entrants.entrants("", data)[0]] == ["gbdt", "lr", "fm", "ipnn", "fnn"]
     assert run("compare", data, "--models", "lr-rates", "--out", tmp_path / "out") == 2
     assert "'lr-rates' reads the folder" in capsys.readouterr().err
 
@@ -454,3 +455,24 @@ def test_data_of_one_class_are_refused_before_a_folder_is_made(data, tmp_path, c
             f"error: validation rows must be of both classes, found {len(labels):,} of {len(labels):,}"
         )
         assert not (tmp_path / "out").exists()
+
+
+def test_few_ids_have_an_lr_that_is_fitted_at_once(tmp_path):
+    """Before FM, which it spares most of its epochs; a refit gives it no epochs, of which it has none."""
+    random = np.random.default_rng(0)
+    shop, price = random.choice(["a", "b", "c"], 2000), random.normal(size=2000)
+    click = (random.random(2000) < 1 / (1 + np.exp(-price - (shop == "a")))).astype(int)
+    log = pa.table({"click": click, "shop": shop, "price": price})
+    prepare({"train": lambda: iter([log])}, tmp_path / "data", "click", keep_rows=True)
+    found, _ = entrants.entrants("", tmp_path / "data")
+    names = [entrant.name for entrant in found]
+    assert names == ["gbdt-rates", "gbdt-order", "gbdt", "lr", "fm", "ipnn", "fnn-rates"]
+    linear = found[names.index("lr")]
+    assert linear.data == tmp_path / "data"
+    job = linear.job(0, tmp_path / "runs", None, "cpu")
+    assert job.settings["train.optimizer"] == "newton"
+    assert job.attempt() == ""
+    (again,) = entrants.again({"runs": ["lr/seed0"]}, [job], tmp_path / "data", tmp_path / "runs")
+    assert again.attempt() == ""
+    rows = [json.loads((one.out / "report.json").read_text())["part_rows"]["train"] for one in (job, again)]
+    assert rows == [1600, 1800]

@@ -298,3 +298,27 @@ def test_few_numbers_have_one_thread_and_many_as_many_as_there_are(monkeypatch: 
     assert [trees.threads_for(cells) for cells in (1000, 3_500_000, 10**9)] == [1, 3, 8]
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     assert trees.threads_for(10**9) == 2
+
+
+def test_one_value_at_a_time_overfits_less_on_a_category_that_says_nothing():
+    """Fifty values without a meaning beside two numbers: a split by a set of them finds one that suits the rows."""
+    layout = Layout((52, 34, 34), (1, 1, 1), (1, 2))
+
+    def rows(count, seed):
+        rng = np.random.default_rng(seed)
+        ids = rng.integers(2, [52, 34, 34], (count, 3)).astype(np.int32)
+        logits = (ids[:, 1] - 18) * (ids[:, 2] - 18) / 60 - 1
+        return Part(ids, (rng.random(count) < 1 / (1 + np.exp(-logits))).astype(np.uint8))
+
+    held = rows(4000, seed=99)
+
+    def loss(onehot):
+        lost = []
+        for seed in range(3):
+            options = {"rounds": 60, "depth": 4, "lr": 0.1, "threads": 1, "onehot": onehot}
+            model = models.build("gbdt", layout, options)
+            z = list(model.boost(rows(800, seed), held, seed))[-1]
+            lost.append(np.mean(np.logaddexp(0, z) - held.labels * z))
+        return np.mean(lost)
+
+    assert loss(100) < loss(4) - 0.01

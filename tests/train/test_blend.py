@@ -49,7 +49,7 @@ def problem(seed, members=3, rows=400):
 def objective(at, labels, logits, weights):
     """What the weights at[1:] and the shift at[0] cost, row by row."""
     members = len(logits)
-    total = members**2 * sum((weight - 1 / members) ** 2 for weight in at[1:]) / 2
+    total = sum(((weight - 1 / members) * members / calibration.WEIGHT_SD) ** 2 for weight in at[1:]) / 2
     total += (sum(at[1:]) - 1) ** 2 / calibration.SUM_SD**2 / 2
     for row, label in enumerate(labels):
         logit = at[0] + sum(weight * own[row] for weight, own in zip(at[1:], logits, strict=True))
@@ -78,7 +78,7 @@ def test_weights_are_not_negative_and_nothing_near_is_better(seed):
     assert (found >= 0).all()
     assert found.any()
 
-    inputs, pull = np.vstack([np.ones(len(labels)), logits]), len(logits) ** 2
+    inputs, pull = np.vstack([np.ones(len(labels)), logits]), (len(logits) / calibration.WEIGHT_SD) ** 2
     p = metrics.sigmoid(shift + found @ logits)
     away = pull * (found - 1 / len(logits)) + (found.sum() - 1) / calibration.SUM_SD**2
     gradient = inputs @ (weights * (p - labels)) + np.array([0, *away])
@@ -480,3 +480,28 @@ def test_what_needs_a_network_or_one_encoder_says_so(runs, blended, tmp_path, ca
     assert cli_run("train", runs.data, "--config", blended / "config.toml", "--out", tmp_path / "run") == 2
     assert "unknown model 'blend'" in capsys.readouterr().err
     assert Path(tmp_path / "next").is_dir()
+
+
+def test_shares_are_where_weights_are_drawn_to():
+    """Three runs of one model and one of another: without rows that say otherwise each model has half."""
+    labels, logits, weights = problem(0, members=4, rows=60)
+    shares = np.array([1 / 6, 1 / 6, 1 / 6, 1 / 2])
+    found, _ = calibration.stack(labels, logits, weights, sum_sd=1e-4, weight_sd=1e-4, shares=shares)
+    np.testing.assert_allclose(found, shares, atol=1e-3)
+    one_class, _ = calibration.stack(np.ones(60), logits, weights, shares=shares)
+    np.testing.assert_array_equal(one_class, shares)
+
+
+def test_members_of_one_model_share_what_the_model_would_weigh(runs, tmp_path):
+    """Trees twice and an FM: before any row is seen the trees have a quarter each."""
+    seen = []
+    known = calibration.stack
+
+    def stack(*arguments, **named):
+        seen.append(named["shares"].tolist())
+        return known(*arguments, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calibration, "stack", stack)
+        blend([runs.trees, runs.trees, runs.fm], tmp_path / "out")
+    assert seen[0] == [0.25, 0.25, 0.5]

@@ -229,6 +229,13 @@ class Encoder:
             return self.history.value_of(field - len(self.codes), number)
         return self.codes[field].value_of(number)
 
+    def numbers_of(self, field: int) -> NDArray[np.float64] | None:
+        """The number that each id of a field stands for, NaN where it is none; None where the ids are no numbers."""
+        if field < len(self.codes):
+            return self.codes[field].numbers
+        past = self.history.numbers if self.history else []
+        return past[field - len(self.codes)] if field < len(self.codes) + len(past) else None
+
     def save(self, folder: Path) -> None:
         """Writes vocabulary.parquet (field number, text; ids follow the order) and encoder.json."""
         folder.mkdir(parents=True, exist_ok=True)

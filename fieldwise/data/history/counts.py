@@ -21,7 +21,7 @@ Keys = NDArray[np.uint64]
 Floats = NDArray[np.float64]
 SMALLEST = 1024
 # Up to this many keys are found in what was loaded before the compiled loops would be.
-FEW = 4096
+FEW = 1 << 16
 # The first of several threads to look something up places what was loaded.
 PLACING = threading.Lock()
 

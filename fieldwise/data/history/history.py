@@ -81,6 +81,13 @@ class History:
         return tuple(sizes) * len(self.settings.keys)
 
     @property
+    def numbers(self) -> list[Floats]:
+        """The number that each id of each field stands for, NaN where it is none."""
+        places = _anchors if self.settings.interpolate else _middles
+        own = [np.concatenate([np.full(FIRST, np.nan), places(part)]) for part in self.settings.parts]
+        return own * len(self.settings.keys)
+
+    @property
     def width(self) -> int:
         """How many id columns each field has."""
         return max(1, self.settings.interpolate)
@@ -256,6 +263,12 @@ def _edges(part: str) -> Floats:
 
 def _anchors(part: str) -> Floats:
     return LIFT_ANCHORS if part == "rate" else COUNT_ANCHORS
+
+
+def _middles(part: str) -> Floats:
+    """The middle of each bucket; of the first and the last one their only bound."""
+    ends = np.concatenate([_edges(part)[:1], _edges(part), _edges(part)[-1:]])
+    return np.asarray((ends[1:] + ends[:-1]) / 2)
 
 
 def _logit(p: Floats) -> Floats:

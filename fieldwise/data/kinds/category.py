@@ -155,6 +155,15 @@ class WordCode(Words):
     def known_words(self) -> Mapping[str, int]:
         return self.vocabulary
 
+    @property
+    def numbers(self) -> NDArray[np.float64] | None:
+        found = plain_numbers(list(self.vocabulary)) if len(self.vocabulary) > 2 else None
+        if found is None:
+            return None
+        numbers = np.full(self.size, math.nan)
+        numbers[list(self.vocabulary.values())] = found
+        return numbers
+
     def list_ids(self, texts: Sequence[str | None]) -> list[int]:
         find = self.vocabulary.get
         return [MISSING if not text else find(text, OTHER) for text in texts]

@@ -261,6 +261,11 @@ class Code(ABC):
     def text_of_id(self, number: int) -> str:
         """What one of the field's own ids, from 2 on, stands for."""
 
+    @property
+    def numbers(self) -> NDArray[np.float64] | None:
+        """The number that each id stands for, NaN where it is none; None where the ids are no numbers."""
+        return None
+
     def value_of(self, number: int) -> str:
         """The text of an id, for people."""
         return ("(missing)", "(other)")[number] if number < FIRST else self.text_of_id(number)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fieldwise.data.read.cells import Cells
 
 # Fewer texts than this are looked up one by one: that needs no compiled loop.
-MANY = 256
+MANY = 1 << 14
 
 
 class Lookup:

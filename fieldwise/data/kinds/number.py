@@ -275,6 +275,13 @@ class BucketCode(NumberCode):
         """Numbers of all sizes."""
         return self.thresholds
 
+    @property
+    def numbers(self) -> Floats:
+        """The middle of each bucket; of the first and the last one their only bound."""
+        ends = np.concatenate([self.thresholds[:1], self.thresholds, self.thresholds[-1:]])
+        middles = (ends[1:] + ends[:-1]) / 2 if len(self.thresholds) else np.zeros(1)
+        return np.concatenate([np.full(FIRST, math.nan), middles])
+
     def text_of_id(self, number: int) -> str:
         bounds = ["-inf", *(f"{t:g}" for t in self.thresholds), "inf"]
         return f"({bounds[number - FIRST]}, {bounds[number - FIRST + 1]}]"
@@ -308,6 +315,10 @@ class PlaceCode(BucketCode):
     def state(self) -> dict[str, Any]:
         own = {**super().state, "anchors": self.anchors.tolist()}
         return own | ({"alone": self.alone.tolist()} if len(self.alone) else {})
+
+    @property
+    def numbers(self) -> Floats:
+        return np.concatenate([np.full(FIRST, math.nan), self.values])
 
     @property
     def id_of_place(self) -> list[int]:

@@ -15,11 +15,14 @@ import pyarrow as pa
 
 from fieldwise.config.errors import DataError, missing_column
 from fieldwise.config.files import check_no_folder, whole_file
+from fieldwise.config.own_process import pyarrow_alone
 from fieldwise.data.read import delimited, line_blocks, sparse, streams
 from fieldwise.data.read.bad_rows import BadRows
 from fieldwise.data.read.cells import Cells
 from fieldwise.data.read.delimited import Text
 from fieldwise.data.read.delimited import quoted as quoted
+
+pyarrow_alone()
 
 DELIMITERS = {"csv": ",", "tsv": "\t", "txt": "\t"}
 # How pandas names an index that it wrote without a name, in csv and in parquet.

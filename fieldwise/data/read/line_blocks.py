@@ -26,7 +26,7 @@ BLOCK = 16 << 20
 # Bytes that hold enough rows to see how a file ends.
 LAST = 1 << 20
 # Bytes that are not worth compiled loops.
-FEW = 64 << 10
+FEW = 1 << 20
 # What a processor's cache holds while it is looked at more than once.
 LOOK = 128 << 10
 LINE_END = ord("\n")

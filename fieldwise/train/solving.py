@@ -1,0 +1,85 @@
+"""LR fitted at once: Newton's method over all training rows, for train.optimizer = newton. Its weights are curves
+(curves.py); there is no rate, no epoch, and nothing to stop: validation rows only judge and calibrate."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fieldwise.bundle.scoring import score
+from fieldwise.config.errors import ConfigError
+from fieldwise.config.progress import Progress
+from fieldwise.config.settings import Config, TrainSettings
+from fieldwise.data.dataset import Dataset
+from fieldwise.data.encode.encoder import Encoder
+from fieldwise.nn.model import Model
+from fieldwise.optim.make import NEWTON
+from fieldwise.train.curves import MOST_COLUMNS, Curves, affordable, fitted
+from fieldwise.train.runs import Run
+
+# The settings that it has.
+OWN = ("optimizer", "calibration", "callbacks", "hide")
+
+
+class Solving(Run):
+    """One fit of a model that is its linear part alone."""
+
+    model: Model
+    steps = 1
+
+    def __init__(self, config: Config, dataset: Dataset, out: Path, resume: bool, model: Model) -> None:
+        for setting in fields(TrainSettings):
+            found = getattr(config.train, setting.name)
+            if setting.name not in OWN and found != setting.default:
+                way_out = "leave it out, or choose another optimizer"
+                raise ConfigError(f"train.{setting.name} has no meaning for {NEWTON}, found {found}; {way_out}")
+        if model.linear is None or model.embedding is not None or model.branches:
+            raise ConfigError(f"train.optimizer={NEWTON} fits lr alone, found {config.model}; choose another optimizer")
+        rows = dataset.parts["train"].rows
+        if not affordable(dataset.layout, rows):
+            found = f"{rows:,} rows and fields of {sum(dataset.layout.sizes):,} ids"
+            most = f"takes few rows and at most about {MOST_COLUMNS:,} ids"
+            raise ConfigError(f"train.optimizer={NEWTON} {most}, found {found}; choose another optimizer")
+        self.model = model
+        super().__init__(config, dataset, out, resume)
+        self._trim_log()
+
+    def fit(self, progress: Progress) -> None:
+        """Fits the curves, and leaves them as the weights of ids."""
+        progress.start(self.part.rows, 1, 0)
+        began, part, layout = time.monotonic(), self.part, self.dataset.layout
+        encoder = Encoder.load(self.dataset.path / "encoder", self.dataset.schema)
+        # As trees see them: all rows, and those with hidden values once more.
+        hidden = part.rows_with_hidden
+        own = np.concatenate([np.arange(part.rows), hidden])
+        ids = np.concatenate([np.array(part.ids[:]), part.shown(hidden)])
+        curves = Curves.of(layout, [encoder.numbers_of(field) for field in range(layout.fields)], ids)
+        weights = None if part.weights is None else part.weights[own].astype(np.float64)
+        found = fitted(curves.design(ids), part.labels[own], curves.kinds, weights)
+        self._put(curves.weights(found.found), found.bias)
+        self.state.seconds = time.monotonic() - began
+        self.state.step = 1
+        logits = score(self.model, self.valid.ids)
+        measured = self._measured(logits)
+        self.state.take_best(measured["log_loss"])
+        record = {"event": "valid", "epoch": 1, **self._place(), **measured, "strengths": found.strengths.tolist()}
+        self._log(record)
+        progress.step(part.rows, measured["log_loss"], 1)
+        progress.evaluated(record)
+
+    @torch.no_grad()
+    def _put(self, weights: list[np.ndarray], bias: float) -> None:
+        """Fills the table and the bias of the linear part."""
+        assert self.model.linear is not None
+        table = self.model.linear.weights
+        for first, own in zip(table.layout.offsets, weights, strict=True):
+            table.put(first, torch.from_numpy(own.astype(np.float32))[:, None])
+        if self.model.linear.bias is not None:
+            self.model.linear.bias.fill_(bias)
+
+    def _take_best(self) -> None:
+        """Does nothing: there is one fit."""
