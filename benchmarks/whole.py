@@ -94,7 +94,8 @@ def main() -> None:
         data = folder / "data"
         if not data.exists():
             simulate = ["simulate", "--kind", asked.kind, "--layout", "ids", "--rows", str(asked.rows)]
-            subprocess.run([sys.executable, "-m", "fieldwise", *simulate, "--out", str(data)], check=True)
+            command = [sys.executable, "-m", "fieldwise", *simulate, "--out", str(data), "--json"]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         for model in asked.models.split(","):
             cache, out = folder / f"cache-{model}", folder / model
             shutil.rmtree(cache, ignore_errors=True)

@@ -5,16 +5,15 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import fields
 from pathlib import Path
 
-from fieldwise.config.errors import ConfigError, TrainingError
+from fieldwise.config.errors import TrainingError
 from fieldwise.config.progress import Progress
-from fieldwise.config.settings import Config, TrainSettings
+from fieldwise.config.settings import Config
 from fieldwise.data.dataset import Dataset
 from fieldwise.evaluation import metrics
 from fieldwise.nn.trees import Trees
-from fieldwise.train.runs import Run
+from fieldwise.train.runs import Run, check_settings
 
 # Rounds between two lines of the log.
 LOG_ROUNDS = 10
@@ -27,11 +26,8 @@ class Boosting(Run):
     steps = 1
 
     def __init__(self, config: Config, dataset: Dataset, out: Path, resume: bool, model: Trees) -> None:
-        for setting in fields(TrainSettings):
-            found = getattr(config.train, setting.name)
-            if setting.name not in ("calibration", "callbacks") and found != setting.default:
-                way_out = f"see `fieldwise models {config.model}` for the settings it has"
-                raise ConfigError(f"train.{setting.name} has no meaning for {config.model}, found {found}; {way_out}")
+        way_out = f"see `fieldwise models {config.model}` for the settings it has"
+        check_settings(config, ("calibration", "callbacks"), config.model, way_out)
         self.model = model
         self.again = resume and (out / "identity.json").exists()
         super().__init__(config, dataset, out, resume)

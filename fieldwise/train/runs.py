@@ -7,9 +7,9 @@ import math
 import shutil
 import tomllib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +25,7 @@ from fieldwise.config.errors import BundleError, ConfigError, DataError, Fieldwi
 from fieldwise.config.files import Hold, whole_file
 from fieldwise.config.progress import Progress as Progress
 from fieldwise.config.progress import Watch as Watch
-from fieldwise.config.settings import Config, config_from
+from fieldwise.config.settings import Config, TrainSettings, config_from
 from fieldwise.data.dataset import Dataset, Part
 from fieldwise.data.schema import VIEWS
 from fieldwise.evaluation import metrics
@@ -375,6 +375,14 @@ def own_bias(score: Callable[[NDArray[np.int32]], NDArray[Any]], part: Part) -> 
     rows = slice(None, None, -(-part.rows // BIAS_ROWS))
     weights = None if part.weights is None else part.weights[rows]
     return calibration.own_level(part.labels[rows], score(np.array(part.ids[rows])), weights)
+
+
+def check_settings(config: Config, own: Sequence[str], what: str, way_out: str) -> None:
+    """Refuses settings of [train] that were changed but mean nothing to `what`, which has its `own` alone."""
+    for setting in fields(TrainSettings):
+        found = getattr(config.train, setting.name)
+        if setting.name not in own and found != setting.default:
+            raise ConfigError(f"train.{setting.name} has no meaning for {what}, found {found}; {way_out}")
 
 
 def check_parts(dataset: Dataset) -> None:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +12,13 @@ import torch
 from fieldwise.bundle.scoring import score
 from fieldwise.config.errors import ConfigError
 from fieldwise.config.progress import Progress
-from fieldwise.config.settings import Config, TrainSettings
+from fieldwise.config.settings import Config
 from fieldwise.data.dataset import Dataset
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.nn.model import Model
 from fieldwise.optim.make import NEWTON
 from fieldwise.train.curves import MOST_COLUMNS, Curves, affordable, fitted
-from fieldwise.train.runs import Run
+from fieldwise.train.runs import Run, check_settings
 
 # The settings that it has.
 OWN = ("optimizer", "calibration", "callbacks", "hide")
@@ -32,11 +31,7 @@ class Solving(Run):
     steps = 1
 
     def __init__(self, config: Config, dataset: Dataset, out: Path, resume: bool, model: Model) -> None:
-        for setting in fields(TrainSettings):
-            found = getattr(config.train, setting.name)
-            if setting.name not in OWN and found != setting.default:
-                way_out = "leave it out, or choose another optimizer"
-                raise ConfigError(f"train.{setting.name} has no meaning for {NEWTON}, found {found}; {way_out}")
+        check_settings(config, OWN, NEWTON, "leave it out, or choose another optimizer")
         if model.linear is None or model.embedding is not None or model.branches:
             raise ConfigError(f"train.optimizer={NEWTON} fits lr alone, found {config.model}; choose another optimizer")
         rows = dataset.parts["train"].rows

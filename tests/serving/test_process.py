@@ -57,7 +57,7 @@ def test_reload_under_load_loses_no_request_and_reaches_all_workers(trained, sec
         for target in (second, trained.run, second):
             _point(link, target)
             status, found = admin.post("/reload")
-            assert (status, found["workers"], found["changed"]) == (200, 2, {"run": True})
+            assert (status, found["workers"], found["changed"]) == (200, 2, {"current": True})
         # A broken one is refused and the old one stays.
         broken = tmp_path / "broken"
         shutil.copytree(second / "bundle", broken)
