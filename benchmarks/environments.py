@@ -31,4 +31,6 @@ def environment(name: str, pins: Sequence[str], needed: Sequence[str] = (), alon
 def _see_this_one(python: Path) -> None:
     ask = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     where = subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip()
-    Path(where, "host.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    # Not the folder's name alone: an editable install, as ours is, stands in a .pth file of it.
+    line = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
+    Path(where, "host.pth").write_text(line, encoding="utf-8")
