@@ -40,7 +40,7 @@ COLUMNS = (
     Column("calibration", "Calibration", ".3f", near_one),
     Column("parameters", "Parameters", ",.0f"),
     Column("rows_per_s", "Rows/s", ",.0f", high),
-    Column("seconds", "Seconds", ",.0f", low),
+    Column("seconds", "Seconds", ",.1f", low),
 )
 WORDS = MEANINGS | {
     "seconds": "how long a run trained, without evaluation.",
