@@ -29,8 +29,8 @@ Floats = NDArray[np.float64]
 
 
 def affordable(layout: Layout, rows: int, share: float = 1.0) -> bool:
-    """Whether curves over these fields are fitted to so many rows within seconds, or within that share of what may be:
-    who trains again on more rows, which have more ids, needs some room."""
+    """Whether curves over these fields can be fitted to this number of rows within seconds, using at most `share` of the
+    limits: a later fit on more rows, which have more ids, needs room."""
     sizes = zip(layout.sizes, range(layout.fields), strict=True)
     columns = sum(min(size, FIRST + 1 + WAVES) if field in layout.ordered else size + 1 for size, field in sizes)
     return columns <= share * MOST_COLUMNS and rows * columns**2 <= share * MOST_PRODUCTS
@@ -85,7 +85,7 @@ def _by_field(layout: Layout, ids: NDArray[np.int32]) -> list[NDArray[np.int32]]
 
 
 def _columns(rows: Floats, numbers: Floats | None, ordered: bool) -> list[tuple[int, Floats]]:
-    """The columns (K,) of a field of whose ids so many training `rows` have each, with their kinds."""
+    """The columns (K,) of a field, with their kinds; `rows` (K,) says how many training rows have each of its ids."""
     known = np.zeros(len(rows), dtype=bool) if numbers is None else np.isfinite(numbers)
     own = [place for place in np.flatnonzero(rows).tolist() if not (ordered and known[place])]
     columns = [(BESIDE if known[place] else ID, np.eye(1, len(rows), place)[0]) for place in own]

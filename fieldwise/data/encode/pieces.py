@@ -49,7 +49,7 @@ class FileRows(ABC):
         """Refuses files that do not belong together."""
 
     def reading(self) -> AbstractContextManager[None]:
-        """Within, schemas, blocks and pieces are read as the user said, also by a process that nobody told."""
+        """Within, schemas, blocks and pieces are read as the user said, also in a process of its own."""
         return nullcontext()
 
     @abstractmethod
@@ -74,7 +74,7 @@ class FileRows(ABC):
 
 
 def cut(blocks: int) -> list[range | None]:
-    """The pieces of a file of so many blocks.
+    """The pieces of a file with that number of blocks.
 
     >>> cut(0), cut(10)
     ([None], [range(0, 4), range(4, 8), range(8, 10)])
