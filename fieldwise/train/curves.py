@@ -29,8 +29,8 @@ Floats = NDArray[np.float64]
 
 
 def affordable(layout: Layout, rows: int, share: float = 1.0) -> bool:
-    """Whether curves over these fields can be fitted to this number of rows within seconds, using at most `share` of the
-    limits: a later fit on more rows, which have more ids, needs room."""
+    """Whether curves over these fields can be fitted to this number of rows within seconds, by at most this share of
+    the limits: a later fit on more rows, which have more ids, needs room."""
     sizes = zip(layout.sizes, range(layout.fields), strict=True)
     columns = sum(min(size, FIRST + 1 + WAVES) if field in layout.ordered else size + 1 for size, field in sizes)
     return columns <= share * MOST_COLUMNS and rows * columns**2 <= share * MOST_PRODUCTS
