@@ -316,6 +316,9 @@ class Network(Run):
         better = self.state.take_best(found["log_loss"])
         if better:
             self.store.keep_best()
+            # Rank 0 alone scores them in the end, and in float32.
+            exact = distributed.count() == 1 and self.settings.precision == "float32"
+            self.best_logits = logits if exact else None
         self.state.stopped = self.state.bad > self.settings.patience or self._ends_early(logits)
         record = {"event": "valid", "epoch": epoch, **found, **self._place(), "best": better}
         self._log(record)

@@ -56,6 +56,7 @@ class Run(ABC):
     steps: int
     hold: Hold | None = None
     asked = ""  # what was asked for; a run that is done keeps it
+    best_logits: NDArray[np.floating[Any]] | None = None  # of validation rows by the best weights, if they are known
     race: Race = Race()
 
     def __init__(self, config: Config, dataset: Dataset, out: Path, resume: bool) -> None:
@@ -194,7 +195,8 @@ class Run(ABC):
         self._take_best()
         self.watch.go_on("held-out scores")
         held_out = {name: part for name, part in self.dataset.parts.items() if name in ("valid", "test")}
-        logits = {name: self._score(part.ids) for name, part in held_out.items()}
+        known = {} if self.best_logits is None else {"valid": self.best_logits}
+        logits = {name: known[name] if name in known else self._score(part.ids) for name, part in held_out.items()}
         self.bias = self._own_bias()
         other_ids = self.dataset.parts[list(logits)[-1]].other_ids
         other = None if other_ids is None else self._score(other_ids)

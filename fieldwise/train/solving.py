@@ -58,8 +58,8 @@ class Solving(Run):
         self._put(curves.weights(found.found), found.bias)
         self.state.seconds = time.monotonic() - began
         self.state.step = 1
-        logits = score(self.model, self.valid.ids)
-        measured = self._measured(logits)
+        self.best_logits = score(self.model, self.valid.ids)
+        measured = self._measured(self.best_logits)
         self.state.take_best(measured["log_loss"])
         record = {"event": "valid", "epoch": 1, **self._place(), **measured, "strengths": found.strengths.tolist()}
         self._log(record)

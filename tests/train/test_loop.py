@@ -18,7 +18,7 @@ from fieldwise.data.encode.prepare import Split, prepare
 from fieldwise.data.world import World
 from fieldwise.evaluation import metrics
 from fieldwise.models import build
-from fieldwise.train.loop import Network, average, start, train
+from fieldwise.train.loop import Network, Progress, average, start, train
 from tests.parts.drawn import drawn
 
 
@@ -82,6 +82,21 @@ def test_an_average_is_what_is_judged_and_kept_and_training_does_not_see_it(data
     part = Dataset.open(data).parts["valid"]
     loss = metrics.log_loss(part.labels, metrics.sigmoid(score(kept, part.ids)))
     assert loss == pytest.approx(min(e["log_loss"] for e in logs[1] if e["event"] == "valid"), abs=1e-12)
+
+
+@pytest.mark.parametrize("mean", [0.0, 1.0])
+def test_the_best_evaluation_has_the_scores_of_the_kept_weights(data, tmp_path, mean):
+    config = load_config(base=settings(train__epochs=8, train__lr=0.1, train__average=mean))
+    reports = []
+    for name in ("known", "again"):
+        with start(config, Dataset.open(data), tmp_path / name) as begun:
+            begun.fit(Progress())
+            assert begun.best_logits is not None
+            if name == "again":
+                begun.best_logits = None
+            reports.append(begun.finish())
+    assert reports[0]["best_epoch"] < reports[0]["epochs"]  # later evaluations were worse
+    assert all(reports[0][key] == reports[1][key] for key in ("valid", "test", "cross_fitted"))
 
 
 def test_validation_has_the_precision_of_training_and_the_report_that_of_predictions(data, tmp_path):
