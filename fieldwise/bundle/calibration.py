@@ -284,6 +284,8 @@ def level_shift(logits: NDArray[Any], members: Floats, weights: NDArray[Any] | N
 
 # The penalty on a slope away from 1, worth this many rows: a few separable rows must not make it infinite.
 RIDGE_ROWS = 1.0
+# Rows whose terms are summed at a time: they stay in the cache, and are too few for BLAS to wake threads for them.
+CHUNK = 1 << 12
 
 
 def _newton(
@@ -292,31 +294,43 @@ def _newton(
     """Weights (K,) of 0 or more for the rows of x (K, n), and a shift, with the least log loss: Newton's method with
     step halving. A ridge pulls the weights towards `middle`, and another one their sum towards its sum; they stay there
     without `scale`, or if all of them would be 0: a model that ranks the wrong way round is not inverted."""
-    inputs = np.vstack([np.ones_like(y), x])
     # The first unknown is the shift, which has no bounds.
     least = np.array([-np.inf, *np.zeros(len(x))])
     goal, pull = np.array([0.0, *middle]), np.diag([0.0, *np.broadcast_to(ridge, len(x))])
     pull[1:, 1:] += ridge_sum
 
-    def loss(values: Floats) -> float:
-        logits = values @ inputs
-        return float((w * (np.logaddexp(0, logits) - y * logits)).sum() + (values - goal) @ pull @ (values - goal) / 2)
+    def terms(values: Floats) -> tuple[float, Floats, Floats]:
+        """The loss, its gradient and its second derivatives, of rows that fit into the cache at a time."""
+        away = pull @ (values - goal)
+        loss, gradient, hessian = float((values - goal) @ away) / 2, away, pull + 1e-9 * np.eye(len(pull))
+        for first in range(0, len(y), CHUNK):
+            own = slice(first, first + CHUNK)
+            inputs = np.vstack([np.ones_like(y[own]), x[:, own]])
+            logits, weights = values @ inputs, w[own]
+            grown = np.exp(-np.abs(logits))
+            p = np.where(logits < 0, grown, 1) / (1 + grown)
+            loss += float(weights @ (np.log1p(grown) + np.maximum(logits, 0) - y[own] * logits))
+            gradient = gradient + inputs @ (weights * (p - y[own]))
+            hessian = hessian + (inputs * (weights * p * (1 - p))) @ inputs.T
+        return loss, gradient, hessian
 
     # Starts where the mean logit is the log-odds of the base rate, which keeps the first step short.
     values = goal.copy()
     values[0] = np.log((w * y).sum() / (w * (1 - y)).sum()) - np.average(middle @ x, weights=w)
+    loss, gradient, hessian = terms(values)
     for _ in range(100):
-        p = sigmoid(values @ inputs)
-        gradient = inputs @ (w * (p - y)) + pull @ (values - goal)
         # A weight at 0 that would become negative stays there.
         free = np.array([True, *((values[1:] > 0) | (gradient[1:] < 0))]) if scale else least < 0
-        hessian = (inputs * (w * p * (1 - p))) @ inputs.T + pull + 1e-9 * np.eye(len(pull))
         step = np.zeros_like(values)
         step[free] = np.linalg.solve(hessian[np.ix_(free, free)], gradient[free])
-        size, before = 1.0, loss(values)
-        while loss(np.maximum(values - size * step, least)) > before and size > 1e-12:
+        size, last, before = 1.0, values, loss
+        while True:
+            values = np.maximum(last - size * step, least)
+            loss, gradient, hessian = terms(values)
+            # What rounding adds to a sum of losses is no rise.
+            if loss <= before * (1 + 1e-12) or size <= 1e-12:
+                break
             size /= 2
-        last, values = values, np.maximum(values - size * step, least)
         if np.abs(values - last).max() < 1e-10:
             break
     if not values[1:].any():

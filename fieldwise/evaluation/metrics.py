@@ -68,17 +68,24 @@ def standard_errors(
     w = np.ones(len(p)) if weights is None else np.asarray(weights, dtype=np.float64)
     if not w[positive].any() or not w[~positive].any():
         return {}
-    sides = [(p[one], w[one]) for one in (positive, ~positive)]
+    sides = [_sorted(p[one], w[one], weights is None) for one in (positive, ~positive)]
     better = [_share_below(own[0], *other) for own, other in (sides, sides[::-1])]
     areas = [_error_of_mean(share, own) for share, (_, own) in zip(better, sides, strict=True)]
     return {"auc": float(np.hypot(areas[0], areas[1])), "log_loss": _error_of_mean(losses(labels, p), w)}
 
 
+def _sorted(values: Floats, weights: Floats, equal: bool) -> tuple[Floats, Floats]:
+    """Rising values with their weights; to sort values alone, where weights are equal, is several times as fast."""
+    if equal:
+        return np.sort(values), weights
+    order = np.argsort(values)
+    return values[order], weights[order]
+
+
 def _share_below(values: Floats, others: Floats, weights: Floats) -> Floats:
-    """The share of the others below each value, ties half."""
-    order = np.argsort(others)
-    total = np.concatenate([[0.0], np.cumsum(weights[order])])
-    below = [total[np.searchsorted(others[order], values, side)] for side in ("left", "right")]
+    """The share of the others below each value, ties half; both rise, which keeps the search in the cache."""
+    total = np.concatenate([[0.0], np.cumsum(weights)])
+    below = [total[np.searchsorted(others, values, side)] for side in ("left", "right")]
     return np.asarray((below[0] + below[1]) / (2 * total[-1]))
 
 

@@ -116,6 +116,6 @@ STUDY = Study(
     plan=plan,
     claims=claims,
     look=look,
-    draw=figures.panels("{model}", "{past}"),
+    draw=figures.panels("{model}", "{past}", panel=""),
     budget=4,
 )
