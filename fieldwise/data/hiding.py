@@ -6,8 +6,12 @@ looks like that, a model is free to answer anything: trees that read rates had p
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +20,11 @@ from fieldwise.data.draws import HIDDEN, stream
 from fieldwise.data.schema import FIRST, MISSING, OTHER, PAD, HistorySettings, Layout
 
 Ids = NDArray[np.int32]
-STEP, ALL = np.uint64(0x9E3779B97F4A7C15), np.uint64(2**32)
-# Rows whose numbers are drawn at a time.
-PIECE = 1 << 18
+STEP, ALL, HALF = np.uint64(0x9E3779B97F4A7C15), np.uint64(2**32), np.uint64(32)
+# Rows whose numbers are drawn at a time: those of some tens of columns stay in the cache.
+PIECE = 1 << 12
+# More rows than these are drawn by all cores.
+MANY = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -80,10 +86,11 @@ class Hiding:
     def cells(self, rows: NDArray[np.int64], epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64], Ids]:
         """Of the rows of these numbers (n,): the places among them that have a hidden id, its column, and the id."""
         draws, labels = self._draws(epoch), np.take(np.asarray(self.labels), rows)
-        hits, names = np.nonzero(draws(rows) < draws.limits[labels])
-        found = [(hits[names == place], self.blanks[place]) for place in np.unique(names).tolist()]
+        names, hits, _ = draws.below(draws.limits, rows, labels)
+        firsts = np.searchsorted(names, np.arange(len(self.blanks) + 1))
+        found = [(hits[slice(*pair)], gap) for pair, gap in zip(pairwise(firsts), self.blanks, strict=True)]
         widths = [np.full(len(own), len(gap.columns)) for own, gap in found]
-        if not found:
+        if not len(hits):
             return hits, names, np.empty(0, dtype=np.int32)
         columns, ids = ([np.tile(getattr(gap, of), len(own)) for own, gap in found] for of in ("columns", "ids"))
         places = [np.repeat(own, width) for (own, _), width in zip(found, widths, strict=True)]
@@ -99,27 +106,21 @@ class Hiding:
     def _limits(self, draws: _Draws) -> NDArray[np.uint64]:
         """What the numbers of hidden rows are below, (2, columns) by label, for as many rows as the shares say."""
         rare = int(self.rows.argmin())
-        found, low = np.zeros((2, len(self.shares)), dtype=np.uint64), self._lowest(draws)
-        for place, fewer in enumerate((self.shares * self.rows[rare]).astype(np.int64).tolist()):
-            wanted = (fewer, round(fewer * self.rows[1 - rare] / max(1, self.rows[rare])))
-            for label, count in zip((rare, 1 - rare), wanted, strict=True):
-                numbers = np.sort(low[label][place])
-                found[label, place] = numbers[count] if count < len(numbers) else ALL
+        fewer = (self.shares * self.rows[rare]).astype(np.int64)
+        wanted = np.empty((2, len(fewer)), dtype=np.int64)
+        wanted[rare], wanted[1 - rare] = fewer, np.round(fewer * self.rows[1 - rare] / max(1, self.rows[rare]))
+        # The numbers among which a limit lies: all of them would be many, and chance never leaves fewer than these.
+        rows = np.maximum(1, self.rows)[:, None]
+        bounds = np.minimum(1, self.shares + 8 * np.sqrt(self.shares / rows) + 100 / rows) * int(ALL)
+        names, places, numbers = draws.below(bounds.astype(np.uint64), np.arange(len(self.labels)), self.labels)
+        kinds = 2 * names + np.take(np.asarray(self.labels), places)
+        order = np.argsort(kinds, kind="stable")
+        firsts, found = np.searchsorted(kinds[order], np.arange(2 * len(fewer) + 1)), np.empty_like(wanted, np.uint64)
+        for kind, (first, last) in enumerate(pairwise(firsts)):
+            column, label = divmod(kind, 2)
+            own, count = numbers[order[first:last]], wanted[label, column]
+            found[label, column] = np.partition(own, count)[count] if count < len(own) else ALL
         return found
-
-    def _lowest(self, draws: _Draws) -> list[list[NDArray[np.uint64]]]:
-        """For each label and column the numbers among which the limit lies: all of them would be many."""
-        # Twice the share and a hundred rows: chance never leaves fewer than the share.
-        bounds = np.minimum(1, 2 * self.shares + 100 / np.maximum(1, self.rows)[:, None]) * int(ALL)
-        pieces: list[list[list[NDArray[np.uint64]]]] = [[[] for _ in self.shares] for _ in self.rows]
-        for first in range(0, len(self.labels), PIECE):
-            labels = np.asarray(self.labels[first : first + PIECE])
-            drawn = draws(np.arange(first, first + len(labels)))
-            for label in (0, 1):
-                own = drawn[labels == label]
-                for place, bound in enumerate(bounds[label]):
-                    pieces[label][place].append(own[own[:, place] < bound, place])
-        return [[np.concatenate(own) for own in columns] for columns in pieces]
 
 
 class _Draws:
@@ -132,9 +133,38 @@ class _Draws:
         # An odd number turns a row's random number into that of a column.
         self.odd = np.array(odd, dtype=np.uint64) | np.uint64(1)
 
+    def below(
+        self, bounds: NDArray[np.uint64], rows: NDArray[np.int64], labels: NDArray[np.uint8]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]:
+        """The columns, the places among the rows (n,) and the numbers that are below their label's bounds (2, columns).
+
+        They are sorted by column, then by place.
+        """
+        most = bounds.max(axis=0)
+        # The upper halves are compared where they are; a bound of 2^32 becomes 2^64 - 1.
+        highest = np.where(most > 0, (most << HALF) - np.uint64(1), 0)[:, None]
+
+        def piece(first: int) -> list[NDArray[Any]]:
+            numbers, own = self(rows[first : first + PIECE]), np.asarray(labels[first : first + PIECE])
+            names, places = np.nonzero(numbers <= highest)
+            found = numbers[names, places] >> HALF
+            kept = found < bounds[own[places], names]
+            return [names[kept], places[kept] + first, found[kept]]
+
+        firsts = range(0, max(1, len(rows)), PIECE)
+        if len(rows) <= MANY:
+            pieces = [piece(first) for first in firsts]
+        else:
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                pieces = list(pool.map(piece, firsts))
+        names, places, found = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
+        order = np.argsort(names.astype(np.int16), kind="stable")
+        return names[order], places[order], found[order]
+
     def __call__(self, rows: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """The numbers (columns, n) of rows (n,), in the upper halves."""
         total = (rows.astype(np.uint64) ^ self.salt) * STEP
         total = (total ^ (total >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         total = (total ^ (total >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         total ^= total >> np.uint64(31)
-        return np.asarray((total[:, None] * self.odd) >> np.uint64(32))
+        return np.asarray(self.odd[:, None] * total)

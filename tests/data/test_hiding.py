@@ -9,8 +9,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from fieldwise.data import hiding
 from fieldwise.data.batches import batches, share, take
 from fieldwise.data.dataset import Part
+from fieldwise.data.draws import HIDDEN, stream
 from fieldwise.data.feed import Source
 from fieldwise.data.hiding import Blank, Hiding, blank
 from fieldwise.data.schema import FIRST, MISSING, OTHER, PAD, HistorySettings, Layout
@@ -98,3 +100,31 @@ def test_a_new_value_has_no_past_in_any_key_of_it() -> None:
         found = gap.put(row)
         assert found.tolist() == [list(itertools.chain(*cells))]
         assert gap.there(found).all()
+
+
+@pytest.mark.parametrize("trial", range(8))
+def test_the_hidden_cells_are_those_of_the_slow_way(trial, monkeypatch):
+    rng = np.random.default_rng([7, trial])
+    monkeypatch.setattr(hiding, "PIECE", int(rng.integers(1, 300)))
+    monkeypatch.setattr(hiding, "MANY", int(rng.integers(1, 3000)))
+    rows, columns = int(rng.integers(1, 3000)), int(rng.integers(1, 9))
+    labels = (rng.random(rows) < rng.choice([0.02, 0.4, 0.9])).astype(np.uint8)
+    shares = rng.choice([0.0, 0.003, 0.05, 0.6, 1.0], columns).tolist()
+    blanks = [Blank(np.arange(i, i + 1 + i % 2), np.array([1, 0][: 1 + i % 2], np.int32)) for i in range(columns)]
+    asked = rng.permutation(rows)[: int(rng.integers(1, rows + 1))]
+    places, at, ids = Hiding(blanks, shares, trial, labels).cells(asked, 3)
+
+    draws = hiding._Draws(stream(trial, HIDDEN, 3), columns)
+    numbers = draws(np.arange(rows)) >> np.uint64(32)
+    rare = int(np.bincount(labels, minlength=2).argmin())  # of one class alone, the other
+    few, many = np.flatnonzero(labels == rare), np.flatnonzero(labels != rare)
+    slow: list[tuple[int, int, int]] = []
+    for name, wanted in enumerate(shares):
+        count = int(wanted * len(few))
+        hidden = {int(row) for row in few[np.argsort(numbers[name, few])][:count]}
+        others = round(count * len(many) / max(1, len(few)))
+        hidden |= {int(row) for row in many[np.argsort(numbers[name, many])][:others]}
+        gap = blanks[name]
+        there = [place for place, row in enumerate(asked.tolist()) if row in hidden]
+        slow += [(place, int(c), int(v)) for place in there for c, v in zip(gap.columns, gap.ids, strict=True)]
+    assert sorted(slow) == sorted(zip(places.tolist(), at.tolist(), ids.tolist(), strict=True))
