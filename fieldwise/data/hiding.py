@@ -79,7 +79,11 @@ class Hiding:
     """
 
     def __init__(self, blanks: Sequence[Blank], shares: Sequence[float], seed: int, labels: NDArray[np.uint8]) -> None:
-        self.blanks, self.shares, self.seed, self.labels = blanks, np.array(shares), seed, labels
+        self.shares, self.seed, self.labels = np.array(shares), seed, labels
+        self.widths = np.array([len(one.columns) for one in blanks], dtype=np.int64)
+        self.firsts = np.cumsum(self.widths) - self.widths
+        self.columns = np.concatenate([one.columns for one in blanks])
+        self.ids = np.concatenate([one.ids for one in blanks])
         self.rows = np.bincount(labels, minlength=2)
         self.drawn: tuple[int, _Draws] | None = None
 
@@ -87,19 +91,16 @@ class Hiding:
         """Of the rows of these numbers (n,): the places among them that have a hidden id, its column, and the id."""
         draws, labels = self._draws(epoch), np.take(np.asarray(self.labels), rows)
         names, hits, _ = draws.below(draws.limits, rows, labels)
-        firsts = np.searchsorted(names, np.arange(len(self.blanks) + 1))
-        found = [(hits[slice(*pair)], gap) for pair, gap in zip(pairwise(firsts), self.blanks, strict=True)]
-        widths = [np.full(len(own), len(gap.columns)) for own, gap in found]
-        if not len(hits):
-            return hits, names, np.empty(0, dtype=np.int32)
-        columns, ids = ([np.tile(getattr(gap, of), len(own)) for own, gap in found] for of in ("columns", "ids"))
-        places = [np.repeat(own, width) for (own, _), width in zip(found, widths, strict=True)]
-        return np.concatenate(places), np.concatenate(columns), np.concatenate(ids)
+        widths = self.widths[names]
+        ends = np.cumsum(widths)
+        # Where each cell's column and id lie among those of all blanks.
+        cells = np.arange(ends[-1] if len(ends) else 0) + np.repeat(self.firsts[names] - ends + widths, widths)
+        return np.repeat(hits, widths), self.columns[cells], self.ids[cells]
 
     def _draws(self, epoch: int) -> _Draws:
         """The draws of an epoch; those of the last one are kept, as their limits take a pass over all labels."""
         if self.drawn is None or self.drawn[0] != epoch:
-            self.drawn = (epoch, _Draws(stream(self.seed, HIDDEN, epoch), len(self.blanks)))
+            self.drawn = (epoch, _Draws(stream(self.seed, HIDDEN, epoch), len(self.widths)))
             self.drawn[1].limits = self._limits(self.drawn[1])
         return self.drawn[1]
 
