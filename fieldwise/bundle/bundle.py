@@ -44,6 +44,7 @@ OWN = (
     "metrics.json",
     "blend.json",
     "weights.safetensors",
+    "trees.ubj.gz",
     "trees.ubj",
 )
 

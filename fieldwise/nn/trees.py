@@ -102,7 +102,7 @@ def _known(rows: Any) -> None:
 class Trees:
     """Boosted trees over a layout; they can score after `boost` or `load`."""
 
-    file = "trees.ubj"
+    file = "trees.ubj.gz"
     reads_ranks = True
 
     def __init__(
@@ -176,5 +176,12 @@ class Trees:
     def save(self, path: Path) -> None:
         save_booster(self.booster, path, self.features)
 
+    @classmethod
+    def saved(cls, folder: Path) -> Path | None:
+        """The file of trees in a bundle's folder, which older versions did not pack."""
+        files = folder / cls.file, folder / cls.file.removesuffix(".gz")
+        return next((file for file in files if file.is_file()), None)
+
     def load(self, path: Path) -> None:
+        path = self.saved(path.parent) or path
         self.booster = load_booster(path, self.features, "model gbdt", {"nthread": self.settings["nthread"]})

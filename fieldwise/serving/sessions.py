@@ -145,10 +145,11 @@ class TreeScorer:
 
 def open_model(folder: Path, config: Config, layout: Layout, threads: int) -> Served:
     """The model of a checked bundle folder; exports a network first if that was not done yet."""
-    if not (folder / Trees.file).is_file():
+    file = Trees.saved(folder)
+    if file is None:
         return NetworkScorer(network_folder(folder), layout, threads)
     trees = gbdt(layout, **arguments(gbdt, {**config.options, "threads": threads}))
-    trees.load(folder / Trees.file)
+    trees.load(file)
     return TreeScorer(trees)
 
 

@@ -251,7 +251,7 @@ def test_the_walk_through_the_command_line(tmp_path, capsys):
     assert run("train", data, "--model", "gbdt", *fast, "--out", out) == 0
     names = {path.name for path in out.iterdir()}
     assert names == {"config.toml", "log.jsonl", "identity.json", "bundle", "report.json", FILE, LOGITS, "DONE"}
-    assert {"trees.ubj", "calibration.json", "bundle.json"} <= {path.name for path in (out / "bundle").iterdir()}
+    assert {"trees.ubj.gz", "calibration.json", "bundle.json"} <= {path.name for path in (out / "bundle").iterdir()}
     assert run("predict", out, log, "-o", tmp_path / "p.csv") == 0
     written = np.loadtxt(tmp_path / "p.csv", skiprows=1)
     rows = next(formats.read([log])).slice(0, 50).to_pylist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 import struct
@@ -44,7 +45,7 @@ def trees_in(file):
     import xgboost
 
     booster = xgboost.Booster()
-    booster.load_model(file)
+    booster.load_model(bytearray(unpacked(file)))
     values = json.loads(bytes(booster.save_raw("json")))
     for tree in values["learner"]["gradient_booster"]["model"]["trees"]:
         for names, kind in ((FLOATS, ">f4"), (INTS, ">i4"), (LONGS, ">i8"), (BYTES, "|u1")):
@@ -56,7 +57,13 @@ def edited_trees(file, change):
     """Writes a file of trees after `change` has seen its first tree and all of it."""
     values = trees_in(file)
     change(values["learner"]["gradient_booster"]["model"]["trees"][0], values)
-    file.write_bytes(ubjson(values))
+    packed = gzip.compress if file.suffix == ".gz" else bytes
+    file.write_bytes(packed(ubjson(values)))
+
+
+def unpacked(file):
+    """The bytes of a file of trees."""
+    return gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
 
 
 def ubjson(value):

@@ -1,5 +1,6 @@
 """A stranger's bundle: whatever its files hold, and though their digests fit, it is refused in one line."""
 
+import gzip
 import json
 import shutil
 import time
@@ -65,7 +66,7 @@ def refused(load, folder, *words):
 @pytest.mark.parametrize("attack", hostile.TREES)
 def test_trees_that_are_none_are_refused(spoilt, attack):
     change, word = hostile.TREES[attack]
-    hostile.edited_trees(spoilt / "trees.ubj", change)
+    hostile.edited_trees(spoilt / "trees.ubj.gz", change)
     hostile.reseal(spoilt)
     for load in (Predictor.load, Engine.load):
         refused(load, spoilt, "the trees are damaged", word)
@@ -83,7 +84,7 @@ def test_the_trees_of_leaf_fields_are_looked_at_too(tmp_path):
 
 
 def test_predict_says_so_on_the_command_line(spoilt, tmp_path, capsys):
-    hostile.edited_trees(spoilt / "trees.ubj", hostile.TREES["a child far away"][0])
+    hostile.edited_trees(spoilt / "trees.ubj.gz", hostile.TREES["a child far away"][0])
     hostile.reseal(spoilt)
     rows = tmp_path / "rows.jsonl"
     rows.write_text(json.dumps(ROW) + "\n")
@@ -97,7 +98,7 @@ def test_predict_says_so_on_the_command_line(spoilt, tmp_path, capsys):
 
 def test_bytes_that_were_changed_at_random_are_refused_or_still_trees(trees, tmp_path):
     encoder = Encoder.load(trees / "encoder", Schema.load(trees / "schema.toml"))
-    features, good = Features(encoder.layout), (trees / "trees.ubj").read_bytes()
+    features, good = Features(encoder.layout), hostile.unpacked(trees / "trees.ubj.gz")
     ids = encoder.transform(pa.Table.from_pylist([{k: v for k, v in row.items() if k != "click"} for row in log(50)]))
     random, file, loaded = np.random.default_rng(0), tmp_path / "trees.ubj", 0
     for _ in range(150):
@@ -113,6 +114,32 @@ def test_bytes_that_were_changed_at_random_are_refused_or_still_trees(trees, tmp
         assert np.isfinite(booster.inplace_predict(features(ids), predict_type="margin")).all()
     # Most bytes are numbers: what a leaf adds may be any.
     assert 0 < loaded < 150
+
+
+def test_packed_trees_that_unpack_to_a_flood_are_refused(spoilt):
+    (spoilt / "trees.ubj.gz").write_bytes(gzip.compress(bytes(10_000_000)))
+    hostile.reseal(spoilt)
+    for load in (Predictor.load, Engine.load):
+        refused(load, spoilt, "the trees are damaged", "unpacks to more than")
+
+
+@pytest.mark.parametrize("bad", [b"\x1f\x8b", b"\x1f\x8b\x08nothing that was packed", gzip.compress(b"{}")[:-6]])
+def test_packed_trees_that_are_cut_or_none_are_refused(spoilt, bad):
+    (spoilt / "trees.ubj.gz").write_bytes(bad)
+    hostile.reseal(spoilt)
+    for load in (Predictor.load, Engine.load):
+        refused(load, spoilt, "the trees are damaged")
+
+
+def test_trees_of_an_older_bundle_are_not_packed(trees, spoilt):
+    packed = spoilt / "trees.ubj.gz"
+    packed.with_suffix("").write_bytes(hostile.unpacked(packed))
+    packed.unlink()
+    hostile.reseal(spoilt)
+    rows = [{name: value for name, value in row.items() if name != "click"} for row in log(20)]
+    expected = Predictor.load(trees).predict(rows)
+    for load in (Predictor.load, Engine.load):
+        np.testing.assert_allclose(load(spoilt).predict(rows), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -411,7 +438,7 @@ def blend(trees, tmp_path):
 
 def test_members_of_a_blend_are_looked_at_too(blend):
     assert Predictor.load(blend).predict([ROW]) == pytest.approx(Engine.load(blend).predict([ROW]), abs=1e-6)
-    hostile.edited_trees(blend / "members" / "1" / "trees.ubj", hostile.TREES["a child far away"][0])
+    hostile.edited_trees(blend / "members" / "1" / "trees.ubj.gz", hostile.TREES["a child far away"][0])
     hostile.reseal(blend)
     for load in (Predictor.load, Engine.load):
         with pytest.raises(BundleError, match=r"the trees are damaged: children .*members/1"):
@@ -485,7 +512,7 @@ def test_reload_refuses_each_of_them_and_the_old_bundle_serves(reloading, trees,
     before = client.post("/predict", json={"rows": [ROW]}).json()["probabilities"]
     try:
         if attack in hostile.TREES:
-            hostile.edited_trees(folder / "trees.ubj", hostile.TREES[attack][0])
+            hostile.edited_trees(folder / "trees.ubj.gz", hostile.TREES[attack][0])
         elif attack == "calibration":
             hostile.edited_json(folder / "calibration.json", lambda values: values.update(slope=float("nan")))
         elif attack == "schema":
@@ -520,7 +547,7 @@ def test_a_bundle_that_ends_the_process_that_tries_it_leaves_the_server_as_it_wa
         status, found = client.post("/reload")
         assert (status, "SIGABRT" in found["detail"]) == (409, True)
         (folder / "KILL").unlink()
-        hostile.edited_trees(folder / "trees.ubj", hostile.TREES["a node below itself"][0])
+        hostile.edited_trees(folder / "trees.ubj.gz", hostile.TREES["a node below itself"][0])
         hostile.reseal(folder)
         status, found = client.post("/reload")
         assert (status, "children must be nodes after" in found["detail"]) == (409, True)

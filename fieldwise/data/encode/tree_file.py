@@ -7,7 +7,10 @@ what leaves add is finite.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import io
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +43,9 @@ OF_CATEGORIES = {
     "categories_sizes": (LONG,),
 }
 NO_PARENT = (-1, 2**31 - 1)
+# Trees are packed to a quarter, at most to a fortieth; a file that unpacks to far more is not one of trees.
+PACKED, MOST_PACKED = b"\x1f\x8b", 200
+DAMAGED = (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError)
 
 
 # Files that this process has made or checked, each with the columns it is for.
@@ -47,10 +53,11 @@ _trusted: set[bytes] = set()
 
 
 def save_booster(booster: Any, path: Path, features: Features) -> None:
-    """Writes the trees of this process. Not by XGBoost, so that a full disk gives the same error as with every other
-    file."""
+    """Writes the trees of this process, packed in a file .gz. Not by XGBoost, so that a full disk gives the same error
+    as with every other file."""
     data = bytes(booster.save_raw(raw_format="ubj"))
-    path.write_bytes(data)
+    # No time of day in it: the same trees are the same file.
+    path.write_bytes(gzip.compress(data, 6, mtime=0) if path.suffix == ".gz" else data)
     _trusted.add(_name(data, features))
 
 
@@ -58,7 +65,7 @@ def load_booster(path: Path, features: Features, purpose: str, settings: dict[st
     """The trees of a file, which must be trees over these columns."""
     xgboost = load_xgboost(purpose)
     try:
-        data = path.read_bytes()
+        data = _unpacked(path.read_bytes())
         name = _name(data, features)
         # A look at a tree takes longer than loading it, and a comparison loads its own trees several times.
         if name not in _trusted:
@@ -67,10 +74,22 @@ def load_booster(path: Path, features: Features, purpose: str, settings: dict[st
         booster = xgboost.Booster(settings)
         # The bytes that were checked, not the file once more.
         booster.load_model(bytearray(data))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, xgboost.core.XGBoostError) as error:
+    except (*DAMAGED, xgboost.core.XGBoostError) as error:
         reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         raise BundleError(f"the trees are damaged: {reason.splitlines()[0][:300]} ({path})") from None
     return booster
+
+
+def _unpacked(data: bytes) -> bytes:
+    """The bytes of a file, packed or not."""
+    if not data.startswith(PACKED):
+        return data
+    most = MOST_PACKED * len(data)
+    with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+        found = file.read(most)
+        if file.read(1):
+            raise ValueError(f"the file unpacks to more than {most:,} bytes")
+    return found
 
 
 def _name(data: bytes, features: Features) -> bytes:
