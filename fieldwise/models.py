@@ -22,7 +22,8 @@ from fieldwise.nn.classifiers import DEEP, DNN, Layers, Sum
 from fieldwise.nn.crosses import PairTable
 from fieldwise.nn.embedding import Embedding, Linear, Vectors
 from fieldwise.nn.model import Branch, Model
-from fieldwise.nn.trees import Trees, gbdt
+from fieldwise.nn.tree_models import TREES
+from fieldwise.nn.trees import Trees
 from fieldwise.parts.attention.formula import AttentionPool
 from fieldwise.parts.convolution.formula import Convolution
 from fieldwise.parts.features.formula import Concat, Flatten, normed
@@ -52,7 +53,7 @@ def named(name: str) -> Callable[..., Model | Trees]:
 
 def registry() -> dict[str, Callable[..., Model | Trees]]:
     """All models that `fieldwise train --model` takes; MODELS has the networks alone."""
-    return {**MODELS, "gbdt": gbdt}
+    return {**MODELS, **TREES}
 
 
 def options(name: str) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from fieldwise.config.settings import Config, config_from
 from fieldwise.data.encode import lifetimes
 from fieldwise.data.encode.encoder import PAST_FILES, Encoder
 from fieldwise.data.schema import Layout, Schema
+from fieldwise.nn.tree_models import TREES
 
 if TYPE_CHECKING:
     from fieldwise.nn.model import Model
@@ -46,6 +47,7 @@ OWN = (
     "weights.safetensors",
     "trees.ubj.gz",
     "trees.ubj",
+    "symmetric.safetensors",
 )
 
 
@@ -323,11 +325,9 @@ def digests(folder: Path) -> dict[str, str]:
 
 def build_model(config: Config, layout: Layout) -> Model | Trees:
     """The model that a config describes, over these fields."""
-    if config.model == "gbdt":
+    if config.model in TREES:
         # Not by `models`, which loads torch: that takes longer than to predict with trees.
-        from fieldwise.nn.trees import gbdt
-
-        return gbdt(layout, **arguments(gbdt, config.options))
+        return TREES[config.model](layout, **arguments(TREES[config.model], config.options))
     from fieldwise.models import build
 
     return build(config.model, layout, config.options)

@@ -33,7 +33,7 @@ from fieldwise.train.race import Race
 from fieldwise.train.runs import check_parts
 
 # What the paper compares its models with; the best of those in a comparison is what the others are tested against.
-BASELINES = ("lr", "poly2", "gbdt", "fm", "ffm", "afm", "ccpm", "fnn", "deepfm")
+BASELINES = ("lr", "poly2", "gbdt", "symmetric", "fm", "ffm", "afm", "ccpm", "fnn", "deepfm")
 COLUMNS = (
     Column("auc", "AUC", ".4f", high, "auc_sd"),
     Column("log_loss", "Log loss", ".5f", low, "log_loss_sd"),

@@ -19,12 +19,12 @@ from fieldwise.config.progress import Watch
 from fieldwise.data.dataset import Part
 from fieldwise.experiments.entrants import Entrant
 from fieldwise.experiments.jobs import Job, run_all
+from fieldwise.nn.tree_models import TREES
 from fieldwise.train.race import NOISE, Race, blended, gain, losses_of, read_logits
 
 # Runs of each of the chosen trees, or of the only one; above this many training rows one, as seeds differ less the more
 # rows there are.
 SEEDS, ALONE, MOST_ROWS = 2, 3, 100_000
-TREES = "gbdt"
 Logits = Mapping[str, NDArray[np.floating[Any]]]
 
 
@@ -77,7 +77,7 @@ def race(
     failures = run_all(jobs, workers, watch)
     found = {job.group: read_logits(job.out, valid.rows) for job in jobs}
     picked = chosen({name: logits for name, logits in found.items() if logits is not None}, valid)
-    trees = [entrant for entrant in entrants if entrant.model == TREES and entrant.name in picked]
+    trees = [entrant for entrant in entrants if entrant.model in TREES and entrant.name in picked]
     until, seeds = Race(until=budget.at(MORE_SHARE)), (SEEDS if len(trees) > 1 else ALONE) if rows <= MOST_ROWS else 1
     more = [replace(job_of(entrant, seed), race=until) for seed in range(1, seeds) for entrant in trees]
     failures |= run_all(more, workers, watch) if more else {}

@@ -118,6 +118,7 @@ OPTIONS: dict[str, Callable[[Any], Values]] = {
     "subsample": _always(Between(0.5, 1.0)),
     "colsample": _always(Between(0.3, 1.0)),
     "l2": _always(Between(0.1, 100.0, log=True)),
+    "random_strength": _always(Between(0.1, 10.0, log=True)),
     "cat_threshold": _always(Between(4, 256, log=True, whole=True)),
 }
 

@@ -1,4 +1,4 @@
-"""GBDT by XGBoost, with the interface of the networks: ids (n, C) -> logits (n,).
+"""Boosted trees with the interface of the networks, ids (n, C) -> logits (n,); and GBDT by XGBoost.
 
 Trees read the ids of the same encoder, so that an unseen value is `other` and never fails; data/encode/tabular.py
 says how. All training rows are held in memory as float32.
@@ -7,10 +7,11 @@ says how. All training rows are held in memory as float32.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,15 +62,9 @@ def gbdt(
     members: int = 32,
     ranks_alone: bool = False,
     threads: int = 0,
-) -> Trees:
+) -> Boosted:
     """Gradient-boosted decision trees (XGBoost): trees are added until validation log loss stops falling."""
-    given = dict(locals())
-    for name, least in LEAST.items():
-        if not given[name] >= least:
-            raise ConfigError(f"model.{name} must be at least {least}, found {given[name]}")
-    for name in ("lr", "subsample", "colsample", "colsample_node"):
-        if not 0 < given[name] <= 1:
-            raise ConfigError(f"model.{name} must be above 0 and at most 1, found {given[name]}")
+    check_options(dict(locals()), LEAST, ("lr", "subsample", "colsample", "colsample_node"))
     settings = {
         "objective": "binary:logistic",
         "tree_method": "hist",
@@ -85,7 +80,17 @@ def gbdt(
         "max_cat_threshold": cat_threshold,
         "nthread": threads,
     }
-    return Trees(sizes, settings, rounds, patience, (categories, members, ranks_alone))
+    return Boosted(sizes, settings, rounds, patience, (categories, members, ranks_alone))
+
+
+def check_options(given: Mapping[str, Any], least: Mapping[str, float], shares: Sequence[str]) -> None:
+    """Refuses options below their least value, and shares that are not above 0 and at most 1."""
+    for name, bound in least.items():
+        if not given[name] >= bound:
+            raise ConfigError(f"model.{name} must be at least {bound}, found {given[name]}")
+    for name in shares:
+        if not 0 < given[name] <= 1:
+            raise ConfigError(f"model.{name} must be above 0 and at most 1, found {given[name]}")
 
 
 def threads_for(cells: int) -> int:
@@ -99,23 +104,78 @@ def _known(rows: Any) -> None:
     """Does nothing, in the place of a look at the columns of rows."""
 
 
-class Trees:
+class Trees(ABC):
     """Boosted trees over a layout; they can score after `boost` or `load`."""
 
-    file = "trees.ubj.gz"
+    file: str
     reads_ranks = True
+
+    def __init__(
+        self, layout: Layout, lr: float, rounds: int, patience: int, reading: tuple[int, int, bool], threads: int
+    ) -> None:
+        self.layout, self.lr, self.rounds, self.patience, self.threads = layout, lr, rounds, patience, threads
+        # Training always grows new trees, so that later ids need no special treatment.
+        self.features = Features(replace(layout, first_sizes=()), *reading)
+
+    @abstractmethod
+    def boost(self, part: Part, valid: Part, seed: int) -> Iterator[NDArray[np.float32]]:
+        """Adds a tree at a time, and yields the logits of the validation rows after each."""
+
+    @abstractmethod
+    def keep(self, rounds: int) -> None:
+        """Drops the trees after the first `rounds`."""
+
+    @abstractmethod
+    def logits(self, ids: NDArray[np.int32]) -> NDArray[np.float32]:
+        """Encoded rows (n, C) -> logits (n,)."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """The number of leaves, which are what the trees learn."""
+
+    @abstractmethod
+    def save(self, path: Path) -> None:
+        """Writes the trees into a file."""
+
+    @abstractmethod
+    def load(self, path: Path) -> None:
+        """Reads the trees of a file, which may come from a stranger."""
+
+    def to(self, device: Any) -> Self:
+        """Trees stay on the CPU."""
+        return self
+
+    def _trained_on(self, part: Part) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """The features of all rows, and of those after them as they are with values hidden; and which rows these are.
+
+        Trees see all rows at once, and none in another epoch: so that they lose nothing of what a known value tells,
+        rows come as they are too. Made in pieces: there may be many times as many ids as features.
+        """
+        rows = np.concatenate([np.arange(part.rows), part.rows_with_hidden])
+        found = np.empty((len(rows), len(self.features.kinds)), dtype=np.float32)
+        for first in range(0, len(rows), PIECE):
+            own = rows[first : first + PIECE]
+            whole = max(0, min(len(own), part.rows - first))
+            found[first : first + whole] = self.features(np.asarray(part.ids[first : first + whole]))
+            found[first + whole : first + len(own)] = self.features(part.shown(own[whole:]))
+        return found, rows
+
+
+class Boosted(Trees):
+    """Trees by XGBoost."""
+
+    file = "trees.ubj.gz"
 
     def __init__(
         self, layout: Layout, settings: dict[str, Any], rounds: int, patience: int, reading: tuple[int, int, bool]
     ) -> None:
-        self.layout, self.settings, self.rounds, self.patience = layout, settings, rounds, patience
-        # Training always grows new trees, so that later ids need no special treatment.
-        self.features = Features(replace(layout, first_sizes=()), *reading)
+        super().__init__(layout, settings["learning_rate"], rounds, patience, reading, settings["nthread"])
+        self.settings = settings
         self.xgboost = load_xgboost("model gbdt")
         self.booster: Any = None
 
     def boost(self, part: Part, valid: Part, seed: int) -> Iterator[NDArray[np.float32]]:
-        """Adds a tree at a time, and yields the logits of the validation rows after each."""
         try:
             yield from self._boost(part, valid, seed)
         except self.xgboost.core.XGBoostError as error:
@@ -123,11 +183,11 @@ class Trees:
             raise TrainingError(f"XGBoost failed: {found}; see `fieldwise models gbdt` for its settings") from None
 
     def _boost(self, part: Part, valid: Part, seed: int) -> Iterator[NDArray[np.float32]]:
-        threads = self.settings["nthread"] or threads_for(part.rows * len(self.features.kinds))
+        threads = self.threads or threads_for(part.rows * len(self.features.kinds))
         facts = {"feature_types": self.features.kinds, "enable_categorical": True, "nthread": threads}
-        own = np.concatenate([np.arange(part.rows), part.rows_with_hidden])
+        features, own = self._trained_on(part)
         rows = self.xgboost.QuantileDMatrix(
-            self._features(part, own),
+            features,
             label=part.labels[own],
             weight=None if part.weights is None else part.weights[own],
             max_bin=self.settings["max_bin"],
@@ -142,22 +202,7 @@ class Trees:
             self.booster._assign_dmatrix_features = _known
             yield self.booster.predict(held, output_margin=True, validate_features=False)
 
-    def _features(self, part: Part, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """The features of all rows, and of those after them as they are with values hidden.
-
-        Trees see all rows at once, and none in another epoch: so that they lose nothing of what a known value tells,
-        rows come as they are too. Made in pieces: there may be many times as many ids as features.
-        """
-        found = np.empty((len(rows), len(self.features.kinds)), dtype=np.float32)
-        for first in range(0, len(rows), PIECE):
-            own = rows[first : first + PIECE]
-            whole = max(0, min(len(own), part.rows - first))
-            found[first : first + whole] = self.features(np.asarray(part.ids[first : first + whole]))
-            found[first + whole : first + len(own)] = self.features(part.shown(own[whole:]))
-        return found
-
     def keep(self, rounds: int) -> None:
-        """Drops the trees after the first `rounds`."""
         self.booster = self.booster[:rounds]
 
     def logits(self, ids: NDArray[np.int32]) -> NDArray[np.float32]:
@@ -166,22 +211,12 @@ class Trees:
 
     @property
     def size(self) -> int:
-        """The number of leaves, which are what the trees learn."""
         return sum(tree.count("leaf=") for tree in self.booster.get_dump())
-
-    def to(self, device: Any) -> Trees:
-        """Trees stay on the CPU."""
-        return self
 
     def save(self, path: Path) -> None:
         save_booster(self.booster, path, self.features)
 
-    @classmethod
-    def saved(cls, folder: Path) -> Path | None:
-        """The file of trees in a bundle's folder, which older versions did not pack."""
-        files = folder / cls.file, folder / cls.file.removesuffix(".gz")
-        return next((file for file in files if file.is_file()), None)
-
     def load(self, path: Path) -> None:
-        path = self.saved(path.parent) or path
+        # Older versions did not pack them.
+        path = path if path.is_file() else path.with_suffix("")
         self.booster = load_booster(path, self.features, "model gbdt", {"nthread": self.settings["nthread"]})

@@ -20,7 +20,8 @@ from fieldwise.data.schema import Layout
 from fieldwise.export import network
 from fieldwise.export.export import FACTS, network_folder
 from fieldwise.graphs import plain_parts
-from fieldwise.nn.trees import Trees, gbdt
+from fieldwise.nn.tree_models import TREES
+from fieldwise.nn.trees import Trees
 
 # Rows of one run; more would need memory and save no time.
 RUN_ROWS = 256
@@ -128,7 +129,7 @@ class NetworkScorer:
 
 
 class TreeScorer:
-    """Trees, scored by XGBoost on full rows."""
+    """Trees, which score full rows."""
 
     exact, tables, reads_ranks = False, "", True
     whole = "trees look at all fields of a row at once"
@@ -145,11 +146,11 @@ class TreeScorer:
 
 def open_model(folder: Path, config: Config, layout: Layout, threads: int) -> Served:
     """The model of a checked bundle folder; exports a network first if that was not done yet."""
-    file = Trees.saved(folder)
-    if file is None:
+    if config.model not in TREES:
         return NetworkScorer(network_folder(folder), layout, threads)
-    trees = gbdt(layout, **arguments(gbdt, {**config.options, "threads": threads}))
-    trees.load(file)
+    build = TREES[config.model]
+    trees = build(layout, **arguments(build, {**config.options, "threads": threads}))
+    trees.load(folder / trees.file)
     return TreeScorer(trees)
 
 

@@ -25,11 +25,10 @@ from fieldwise.data.dataset import Dataset, Level, Part
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.on_demand import made
 from fieldwise.evaluation import metrics
+from fieldwise.nn.tree_models import TREES
 from fieldwise.train.runs import Run, base_rate, check_classes, own_bias
 
 NAME = "blend"
-# The model whose members make one half of a blend together.
-TREES = "gbdt"
 
 
 @dataclass(frozen=True)
@@ -220,7 +219,7 @@ def shares_of(models: Sequence[str]) -> NDArray[np.float64]:
     >>> shares_of(["gbdt", "gbdt", "lr", "fm", "fm"]).tolist()
     [0.25, 0.25, 0.25, 0.125, 0.125]
     """
-    kinds = [model == TREES for model in models]
+    kinds = [model in TREES for model in models]
     alike = [len({other for other, own in zip(models, kinds, strict=True) if own == kind}) for kind in kinds]
     every = zip(models, alike, strict=True)
     return np.array([1 / (len(set(kinds)) * number * models.count(model)) for model, number in every])

@@ -35,7 +35,7 @@ class Boosting(Run):
 
     @property
     def rate(self) -> str:
-        return f"model.lr ({self.model.settings['learning_rate']:g})"
+        return f"model.lr ({self.model.lr:g})"
 
     def fit(self, progress: Progress) -> None:
         """Adds a tree at a time; validation log loss decides how many stay."""

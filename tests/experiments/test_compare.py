@@ -283,8 +283,8 @@ def test_the_usual_models_read_rates_where_they_are_and_the_best_predicts(recipe
     found, _ = entrants.entrants("", data)
     assert [(entrant.name, entrant.data) for entrant in found] == [
         ("gbdt-rates", data / "rates"),
-        ("gbdt-order", data / "order"),
-        ("gbdt", data),
+        ("symmetric-order", data / "order"),
+        ("symmetric", data),
         ("lr", data),
         ("fm", data),
         ("ipnn", data),
@@ -408,7 +408,14 @@ def test_one_run_is_the_best_by_itself(data, recipes, tmp_path, capsys):
 
 
 def test_rates_that_are_not_there(data, capsys, tmp_path):
-    assert [entrant.name for entrant in entrants.entrants("", data)[0]] == ["gbdt", "lr", "fm", "ipnn", "fnn"]
+    assert [entrant.name for entrant in entrants.entrants("", data)[0]] == [
+        "symmetric",
+        "gbdt",
+        "lr",
+        "fm",
+        "ipnn",
+        "fnn",
+    ]
     assert run("compare", data, "--models", "lr-rates", "--out", tmp_path / "out") == 2
     assert "'lr-rates' reads the folder" in capsys.readouterr().err
 
@@ -466,7 +473,7 @@ def test_few_ids_have_an_lr_that_is_fitted_at_once(tmp_path):
     prepare({"train": lambda: iter([log])}, tmp_path / "data", "click", keep_rows=True)
     found, _ = entrants.entrants("", tmp_path / "data")
     names = [entrant.name for entrant in found]
-    assert names == ["gbdt-rates", "gbdt-order", "gbdt", "lr", "fm", "ipnn", "fnn-rates"]
+    assert names == ["gbdt-rates", "symmetric-order", "symmetric", "lr", "fm", "ipnn", "fnn-rates"]
     linear = found[names.index("lr")]
     assert linear.data == tmp_path / "data"
     job = linear.job(0, tmp_path / "runs", None, "cpu")

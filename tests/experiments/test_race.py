@@ -52,7 +52,7 @@ def data(tmp_path_factory):
 
 
 def test_a_race_trains_chosen_trees_several_times_and_all_others_once(data, tmp_path, monkeypatch):
-    monkeypatch.setitem(entrants.TREES, "model.rounds", 20)
+    monkeypatch.setitem(entrants.ON_RATES["gbdt"], "model.rounds", 20)
     found = [entrants._entrant(name, data) for name in ("gbdt-rates", "gbdt-order", "lr")]
     result = compare(found, data, tmp_path, members=[one.name for one in found], refit=False, device="cpu")
     seeds = {row["model"]: row["seeds"] for row in result["models"]}

@@ -77,7 +77,7 @@ def test_the_defaults_are_a_point(name):
     there = apply(base, start_of(axes))
     assert there.options == base.options
     # Of the training settings only the batch size is written out.
-    size = {"train__batch_size": 200} if name != "gbdt" else {}
+    size = {} if name in TREES else {"train__batch_size": 200}
     assert there.train == base_of(**size).train
 
 

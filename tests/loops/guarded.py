@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fieldwise.config.settings import Config, TrainSettings
@@ -34,6 +35,7 @@ from fieldwise.data.schema import Layout, Schema
 from fieldwise.data.world import world_loops
 from fieldwise.data.world.effects import Effect, Packed
 from fieldwise.models import build
+from fieldwise.nn import symmetric_loops as tree_loops
 from fieldwise.nn.shallow_scores import scores
 from fieldwise.optim import Adam
 from fieldwise.parts.attention.compiled import Scores
@@ -380,11 +382,73 @@ def world_rows(rows: int, fields: int, values: int, seed: int) -> Found:
     return [(found, expected), (counts, twin), (ids, known), *lives]
 
 
+def symmetric_trees(rows: int, columns: int, values: int, depth: int, seed: int) -> Found:
+    """Sums, splits, leaves and scores of a symmetric tree; by numpy's masks."""
+    random, size = np.random.default_rng(seed), 2 ** (depth - 1)
+    counts = random.integers(1, values + 1, columns)
+    starts, single = np.concatenate([[0], np.cumsum(counts)]), random.random(columns) < 0.5
+    bins = np.stack([random.integers(0, count, rows) for count in counts]).astype(np.uint8)
+    leaves, pulls = random.integers(0, size, rows).astype(np.uint16), random.random((rows, 2))
+    some, found = np.flatnonzero(random.random(rows) < 0.7), np.zeros((2 * size, starts[-1], 2))
+    tree_loops.add_rows(bins, some, leaves, size, starts, pulls, 0, columns, found)
+    whole, twin = random.random((size, starts[-1], 2)), np.zeros_like(found)
+    for column in range(columns):
+        np.add.at(twin, (size + leaves[some].astype(int), starts[column] + bins[column, some]), pulls[some])
+    found[:size] = whole
+    halves, right = found.copy(), bool(seed % 2)
+    tree_loops.part_leaves(halves, size, right, 0, starts[-1])
+    both = np.concatenate([whole - twin[size:], twin[size:]] if right else [twin[size:], whole - twin[size:]])
+    noise = random.random(starts[-1])
+    score, column, at = tree_loops.best_split(found, size, starts, single, 1.0, noise, 0, columns)
+    scores = _split_scores(found[:size], starts, single, noise)
+    if not scores:
+        assert column == -1
+        score, column, at, scores = 0.0, 0, 0, {(0, 0): 0.0}
+    to, bit = leaves.copy(), size
+    tree_loops.go_right(bins[column], at, bool(single[column]), bit, to)
+    goes = bins[column] == at if single[column] else bins[column] > at
+    labels, weights, logits = random.integers(0, 2, rows).astype(float), pulls[:, 0] + 0.1, random.normal(size=rows)
+    values_ = np.zeros(size)
+    tree_loops.leaf_values(leaves, labels, weights, logits, 1.0, 1, 0.0, values_)
+    p = 1 / (1 + np.exp(-logits))
+    ups, downs = (np.bincount(leaves, w, size) for w in (weights * (labels - p), weights * p * (1 - p)))
+    features, shape = random.integers(0, 3, (rows, columns)).astype(np.float32), (3, depth)
+    asked, bounds = random.integers(0, columns, shape).astype(np.int32), random.integers(0, 3, shape).astype(np.float32)
+    equal, added = random.random(shape) < 0.5, random.random((3, 2**depth)).astype(np.float32)
+    scored = np.zeros(rows)
+    tree_loops.scores(features, asked, bounds, equal, added, scored)
+    picked = features[:, asked]
+    places = np.where(equal, picked == bounds, picked > bounds) @ (1 << np.arange(depth))
+    expected = added[np.arange(3), places].astype(float).sum(1)
+    best = max(scores.values())
+    first = np.concatenate([whole, twin[size:]])
+    return [
+        *((found, first), (halves, both), (np.array([score, scores[column, at]]), np.array([best, best]))),
+        *((to, np.where(goes, leaves | bit, leaves)), (values_, ups / (downs + 1.0)), (scored, expected)),
+    ]
+
+
+def _split_scores(
+    sums: NDArray[np.float64], starts: NDArray[np.int64], single: NDArray[np.bool_], noise: NDArray[np.float64]
+) -> dict[tuple[int, int], float]:
+    """The score of each split of leaves with these sums (L, bins, 2), with l2 of 1."""
+    found = {}
+    for column in range(len(single)):
+        own = sums[:, starts[column] : starts[column + 1]]
+        for at in range(own.shape[1] if single[column] else own.shape[1] - 1):
+            one = own[:, at] if single[column] else own[:, : at + 1].sum(1)
+            sides = np.concatenate([one, own.sum(1) - one])
+            steps = sides[:, 0] / (sides[:, 1] + 1.0)
+            cosine = (steps * sides[:, 0]).sum() / math.sqrt((steps**2 * sides[:, 1]).sum() + 1e-100)
+            found[column, at] = float(cosine + noise[starts[column] + at])
+    return found
+
+
 CASES: dict[str, Callable[..., Found]] = {
     case.__name__: case
     for case in (
         micro, micro_bf16, attention, inner, kernel_products, windows, layer_norm, adam_rows, shallow,
-        cells, words, counts, trails, world_rows,
+        cells, words, counts, trails, world_rows, symmetric_trees,
     )
 }  # fmt: skip
 

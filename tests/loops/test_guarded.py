@@ -54,6 +54,9 @@ SHAPES: dict[str, dict[str, Any]] = {
         **{"rows": ROWS, "columns": FEW, "kinds": some.integers(1, 2000), "last": FEW},
         **{"delay": some.sampled_from([0.0, 3.0]), "window": some.sampled_from([0.0, 20.0]), "seed": SEED},
     },
+    "symmetric_trees": {
+        **{"rows": ROWS, "columns": FEW, "values": some.integers(1, 255), "depth": some.integers(1, 8), "seed": SEED},
+    },
     "world_rows": {"rows": ROWS, "fields": FIELDS, "values": some.integers(1, 60), "seed": SEED},
 }
 if halves.available():
