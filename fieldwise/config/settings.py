@@ -107,11 +107,12 @@ class TrainSettings:
         penalties = ("l2", "l2_full", "l2_weights", "l2_kernels", "l2_attention")
         _require(self.average >= 0 or self.average == -1, "train.average", "0 or more, or -1", self.average)
         _require(self.warmup >= -1, "train.warmup", "a number of steps, or -1", self.warmup)
-        off_or_more = self.row_clip >= 0 or self.row_clip == -1
-        _require(off_or_more and math.isfinite(self.row_clip), "train.row_clip", "0 or more, or -1", self.row_clip)
-        least = 1 <= self.batch_scale < math.inf
-        _require(least, "train.batch_scale", "at least 1", self.batch_scale)
-        for name in (*penalties, "clip", "init_scale", "checkpoint_minutes", "dense_lr", "row_clip_least"):
+        _require(1 <= self.batch_scale < math.inf, "train.batch_scale", "a number of at least 1", self.batch_scale)
+        clips = 0 <= self.row_clip < math.inf or self.row_clip == -1
+        _require(clips, "train.row_clip", "a number of 0 or more, or -1", self.row_clip)
+        for name in ("dense_lr", "row_clip_least"):
+            _require(0 <= getattr(self, name) < math.inf, f"train.{name}", "0 or more", getattr(self, name))
+        for name in (*penalties, "clip", "init_scale", "checkpoint_minutes"):
             _require(getattr(self, name) >= 0, f"train.{name}", "0 or more", getattr(self, name))
         for name, known in (
             ("l2_reduction", ("mean", "sum")),
