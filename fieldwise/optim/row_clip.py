@@ -5,15 +5,14 @@ algorithm 1. For a row w that occurs cnt times in the batch and the gradient g o
 
     g *= min(1, cnt max(r |w|, least) / |g|)
 
-The paper's text and its authors' code differ, and this follows
+The authors' code (github.com/bytedance/LargeBatchCTR) differs from that, and here
 
-    the text    least (zeta) is a length; the code multiplies it by r and by the root of the vector's size
-    the text    L2 is added after the clip; in the code its gradient is cut along
-    the code    tables of single numbers, the linear part's, are not clipped: such a weight passes through 0
+    least (zeta) is a length, as in the formula; the code multiplies it by r and by the root of the vector's size
+    L2 is added after the clip, so that it shrinks every row alike; in the code its gradient is cut along
+    tables of single numbers, the linear part's, are not clipped, as in the code: such a weight passes through 0
+    an occurrence is a place of the batch with a gradient: the padding of a set and rows of weight 0 are none
 
-An occurrence is a place of the batch with a gradient: the padding of a set and rows of weight 0 are none.
-
-The loss is a mean, as in the paper: g is cnt / B times the mean gradient of the row's occurrences, so that this mean is
+The loss is a mean, as in the code: g is cnt / B times the mean gradient of the row's occurrences, so that this mean is
 cut at B max(r |w|, least). Batches s times as large cut s times later, and r / s would cut as the small ones did.
 """
 

@@ -44,7 +44,7 @@ class Step:
         # An unknown schedule, or one that the optimiser cannot follow, is refused here and not in the middle of a run.
         for number in (total - 1, 0):
             set_learning_rate(self.optimizer, self._rate(number))
-        self.part = 1.0  # of the batch's loss that this process has
+        self.fraction = 1.0  # of the batch's loss that this process has
         self.passed: Callable[[str], None] = lambda stage: None
         self.during: Callable[[str], AbstractContextManager[None]] = lambda part: nullcontext()
 
@@ -113,7 +113,7 @@ class Step:
         self.clip_rows()
         if terms := self.table_penalties(found, rows):
             with apart(self.rows_of_tables()):
-                (self.part * torch.stack(terms).sum()).backward()
+                (self.fraction * torch.stack(terms).sum()).backward()
 
     def rows_of_tables(self) -> list[Tensor]:
         """The rows of each table that this process has."""

@@ -63,7 +63,7 @@ class SharedStep(Step):
         self.whole = batch.rows
         ids, labels, weights = self._on_device(batch)
         self.passed("data")
-        self.part = len(labels) / self.whole
+        self.fraction = len(labels) / self.whole
         found = self.model.lookup(ids)
         held = self.held(found)
         loss, total = self.objective(held, labels, weights)
@@ -84,10 +84,10 @@ class SharedStep(Step):
     def objective(self, found: dict[str, Tensor], labels: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
         """This share's part of the batch's loss, and of the loss with its penalties."""
         loss, total = super().objective(found, labels, weights)
-        return loss * self.part, total * self.part
+        return loss * self.fraction, total * self.fraction
 
     def of_the_batch(self, loss: Tensor) -> Tensor:
-        return distributed.summed(loss.detach() * self.part)
+        return distributed.summed(loss.detach() * self.fraction)
 
     def clip_rows(self) -> None:
         clip_rows(self.rows_of_tables(), self.settings.row_ratio, self.settings.row_clip_least, _added_up)
