@@ -53,6 +53,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "sum, clip": {"l2": 1e-3, "l2_reduction": "sum", "clip": 0.1},
     "whole tables, dense": {"l2_full": 1e-3, "sparse_mode": "dense"},
     "adagrad": {"optimizer": "adagrad", "l2": 0.1},
+    "rows clipped": {"l2": 0.1, "row_clip": 1e-2, "row_clip_least": 1e-5, "dense_lr": 0.05, "clip": 1.0},
+    "rows clipped, sum, tables": {"l2": 1e-3, "l2_reduction": "sum", "l2_full": 1e-3, "row_clip": 1e-2},
 }
 TRAINING = {"model.name": "pin", "model.dim": 4, "model.subnet": (4, 2), "model.hidden": (8,), "model.dropout": 0.0}
 TRAINING |= {"train.epochs": 2, "train.batch_size": 100, "train.lr": 0.01, "train.checkpoint_minutes": 0.0}

@@ -86,6 +86,7 @@ def assert_same(one, two):
         {"train.optimizer": "sgd"},
         {"model.norm": "batch", "train.average": 0.5},
         {"model.norm": "batch", "train.schedule": "cosine", "train.warmup": 5, "train.clip": 1.0},
+        {"train.batch_scale": 2, "train.row_clip": 0.01, "train.l2": 0.1},
         {"train.batch_size": 16},  # several steps to a line of the log
     ],
     ids=lambda changes: "-".join(str(v) for v in changes.values()) or "paper",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,11 @@ class TrainSettings:
     lets Adam's rise by 2e-5 a step, for half an epoch at most, if the model has a DNN, sub-networks or convolutions and
     the run starts anew.
 
+    `dense_lr` is the rate of all weights outside of the tables; 0: it is `lr`. `row_clip` r cuts the gradient of each
+    looked-up row w of vectors down to cnt max(r |w|, `row_clip_least`), cnt its occurrences in the batch; 0: none.
+    `batch_scale` s trains with batches s times as large as all other settings are meant for, by the rule of
+    train/large_batches.py, with -1 for `row_clip` as 1.
+
     L2 terms are lambda/2 times a sum of squares: `l2` of the looked-up rows, averaged over the batch (`l2_reduction`
     sum: as in the paper), `l2_full` of entire tables, `l2_kernels` of pairs' kernels, `l2_attention` of the attention's
     matrix W, `l2_weights` of all other weights (sub-networks, convolutions, DNN). No weight belongs to two of the last
@@ -41,9 +47,11 @@ class TrainSettings:
     """
 
     batch_size: int = 0
+    batch_scale: float = 1.0
     epochs: int = 20
     patience: int = 3
     lr: float = 2e-3
+    dense_lr: float = 0.0
     optimizer: str = "adam"
     eps: float = 1e-8
     betas: tuple[float, float] = (0.9, 0.999)
@@ -57,6 +65,8 @@ class TrainSettings:
     schedule: str = "constant"
     warmup: int = -1
     clip: float = 0.0
+    row_clip: float = -1.0
+    row_clip_least: float = 1e-5
     average: float = -1.0
     l2: float = 3e-3
     l2_reduction: str = "mean"
@@ -97,6 +107,11 @@ class TrainSettings:
         penalties = ("l2", "l2_full", "l2_weights", "l2_kernels", "l2_attention")
         _require(self.average >= 0 or self.average == -1, "train.average", "0 or more, or -1", self.average)
         _require(self.warmup >= -1, "train.warmup", "a number of steps, or -1", self.warmup)
+        _require(1 <= self.batch_scale < math.inf, "train.batch_scale", "a number of at least 1", self.batch_scale)
+        clips = 0 <= self.row_clip < math.inf or self.row_clip == -1
+        _require(clips, "train.row_clip", "a number of 0 or more, or -1", self.row_clip)
+        for name in ("dense_lr", "row_clip_least"):
+            _require(0 <= getattr(self, name) < math.inf, f"train.{name}", "0 or more", getattr(self, name))
         for name in (*penalties, "clip", "init_scale", "checkpoint_minutes"):
             _require(getattr(self, name) >= 0, f"train.{name}", "0 or more", getattr(self, name))
         for name, known in (
@@ -108,6 +123,11 @@ class TrainSettings:
         ):
             if getattr(self, name) not in known:
                 raise ConfigError(unknown(f"train.{name}", getattr(self, name), known))
+
+    @property
+    def row_ratio(self) -> float:
+        """The r by which rows are clipped; 0: they are not."""
+        return self.row_clip if self.row_clip >= 0 else float(self.batch_scale > 1)
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,8 @@ class Adam(RowOptimizer):
 
     names = ("mean", "square")
     settings = ("eps_mode", "sparse_mode")
-    captured: Tensor | None = None  # `numbers` on the device, for a CUDA graph: its host code runs only once
+    # `numbers` of each group (G, 4) on the device, for a CUDA graph: its host code runs only once.
+    captured: Tensor | None = None
     _gpu_rows: GpuRows | None = None
     _beside: torch.cuda.Stream | None = None
 
@@ -129,11 +130,16 @@ class Adam(RowOptimizer):
             return
         (beta1, beta2), (means, squares) = group["betas"], zip(*states, strict=True)
         step, lr = torch.full((), group["step"], dtype=torch.float32, device=weights[0].device), group["lr"]
-        if self.captured is not None:
-            step, lr = self.captured[0], self.captured[1]
+        if (numbers := self.captured_of(group)) is not None:
+            step, lr = numbers[0], numbers[1]
         options: dict[str, Any] = {"lr": lr, "beta1": beta1, "beta2": beta2, "weight_decay": 0.0}
         options |= {"eps": self._root_and_eps(group, group["step"])[1], "amsgrad": False, "maximize": False}
         torch._fused_adam_(weights, grads, means, squares, [], [step] * len(weights), **options)
+
+    def captured_of(self, group: Group) -> Tensor | None:
+        """The group's numbers (4,) on the device, in a captured step."""
+        number = next(number for number, one in enumerate(self.param_groups) if one is group)
+        return None if self.captured is None else self.captured[number]
 
     def can_be_captured(self, group: Group) -> bool:
         """Whether every number that changes between steps can come from `captured`, and no shape depends on the ids."""

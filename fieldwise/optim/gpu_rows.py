@@ -41,7 +41,7 @@ class GpuRows:
         key = *(id(weight) for weight in weights), len(ids)
         if key not in self.scratch:
             self.scratch[key] = triton_adam.Scratch.of(tables, len(ids), group["betas"])
-        numbers = adam.captured
+        numbers = adam.captured_of(group)
         if numbers is None:
             numbers = torch.tensor(adam.numbers(group, group["step"], group["lr"]), device=weights[0].device)
         triton_adam.adam_rows(tables, ids, values, numbers, group["betas"], self.scratch[key])

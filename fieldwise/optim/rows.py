@@ -240,7 +240,7 @@ class RowOptimizer(Optimizer, ABC):
     def understands(self, other: RowOptimizer) -> bool:
         """Whether the state of `other` means the same here."""
         ours, theirs = (
-            [type(one), one.names, one.decays, one.by_rows]
+            [type(one), one.names, one.decays, one.by_rows, len(one.param_groups)]
             + [group[key] for group in one.param_groups for key in self.bound if key in group]
             for one in (self, other)
         )

@@ -48,9 +48,10 @@ def learning_rate(
 
 
 def set_learning_rate(optimizer: Optimizer, lr: float) -> None:
-    """Give all groups this rate. FTRL's cannot change."""
+    """Give all groups this rate, or `times` of it where a group says so. FTRL's cannot change."""
     for group in optimizer.param_groups:
-        if isinstance(optimizer, FTRL) and group["lr"] != lr:
+        own = lr * group.get("times", 1.0)
+        if isinstance(optimizer, FTRL) and group["lr"] != own:
             rule = "ftrl needs the constant schedule without warmup: its weights are a function of its rate"
-            raise ConfigError(f"{rule} {group['lr']}, found {lr}")
-        group["lr"] = lr
+            raise ConfigError(f"{rule} {group['lr']}, found {own}")
+        group["lr"] = own

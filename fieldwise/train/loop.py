@@ -42,6 +42,7 @@ from fieldwise.train import capacity, checkpoint, distributed
 from fieldwise.train.boosting import Boosting
 from fieldwise.train.callbacks import Callback, Callbacks
 from fieldwise.train.incremental import check_same_ids, given_up, load_origin, take_weights
+from fieldwise.train.large_batches import resolved, said, scaled
 from fieldwise.train.pretrain import start_from
 from fieldwise.train.race import Race, Rivals
 from fieldwise.train.runs import Run, asked_for, check_parts, report_of
@@ -188,7 +189,8 @@ def settled(config: Config, rows: int, deep: bool = True) -> Config:
     asked = config.train
     size = batch_size(asked, rows)
     warm = warmup(asked, steps_per_epoch(rows, size), deep)
-    return replace(config, train=replace(asked, batch_size=size, average=average(asked, rows), warmup=warm))
+    base = replace(asked, batch_size=size, average=average(asked, rows), warmup=warm)
+    return replace(config, train=scaled(base))
 
 
 class Network(Run):
@@ -206,8 +208,9 @@ class Network(Run):
         origin: bundle.Bundle | None = None,
         cut: Cut | None = None,
     ) -> None:
-        rows = dataset.parts["train"].rows
+        rows, asked = dataset.parts["train"].rows, config.train
         config = settled(config, rows, deep=bool(model.dense_weights["weights"]))
+        self.resolved = resolved(asked, config.train)
         self.device = device_of(config.device)
         self.model, self.cut = model if cut else model.to(self.device), cut
         _start(self.model, config.train, dataset)
@@ -282,6 +285,9 @@ class Network(Run):
 
     def _log_start(self, progress: Progress) -> None:
         """Logs what is known before the first step: the origin's metrics, the ways of the parts."""
+        if self.resolved and self.state.step == 0:
+            self._log({"event": "batch scale", **self.resolved["batch_scale"]})
+            progress.say(said(self.resolved["batch_scale"]))
         if self.origin is not None and math.isinf(self.state.best_loss):
             self._evaluate_origin(progress)
         if self.state.step == 0 and self.cut is None:
@@ -370,6 +376,9 @@ class Network(Run):
             return CutStore(self.out, self.cut, self.optimizer, average, keep, by_rows=not self.settings.l2_full)
         return checkpoint.WholeStore(self.out, self.model, self.optimizer, average, keep)
 
+    def _facts(self) -> dict[str, Any]:
+        return super()._facts() | self.resolved
+
     @property
     def rate(self) -> str:
         return f"train.lr ({self.settings.lr:g})"
@@ -429,7 +438,7 @@ def _go_on(model: Model, optimizer: RowOptimizer, config: Config, dataset: Datas
     _shift_bias(model, origin.calibration.offset - math.log(dataset.negatives_kept))
     if origin.config.train.optimizer == NEWTON:
         return "the optimiser starts anew: the run before had none, its weights were fitted at once"
-    before = optimizer_of(origin.config, origin.model.parameters())
+    before = optimizer_of(origin.config, origin.model)
     if not optimizer.understands(before):
         return "the optimiser starts anew: its settings are others than those of the run before"
     if not checkpoint.load_best(Path(config.train.continue_from) / "checkpoint", origin.model, before):

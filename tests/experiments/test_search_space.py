@@ -13,6 +13,7 @@ from fieldwise.config.settings import TrainSettings, load_config
 from fieldwise.data.schema import Layout
 from fieldwise.experiments.search_space import OPTIONS, Between, OneOf, apply, search_space
 from fieldwise.experiments.tune import point_of
+from fieldwise.nn.tree_models import TREES
 from fieldwise.train.loop import resolve
 
 LAYOUT = Layout((50, 7, 900, 12), (1, 1, 3, 1), (1,))

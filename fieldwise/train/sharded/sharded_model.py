@@ -130,6 +130,7 @@ def refuse(config: Config) -> None:
     bf16 = settings.weights_precision == "bf16"
     rules = [
         (not (bf16 and settings.l2_full), "train.l2_full=0 with train.weights_precision=bf16", settings.l2_full),
+        (not settings.row_ratio, "train.row_clip=0", f"{settings.row_ratio:g}"),
         (torch.distributed.is_initialized(), "workers; start them with --workers or torchrun", "a lone process"),
     ]
     for holds, rule, found in rules:

@@ -50,7 +50,8 @@ class Place:
 class Window:
     """Batches on the device: `rows` are ids (W, B, C), labels (W, B) and, where there are any, weights (W, B).
 
-    `numbers` (W, 4) are Adam's, `losses` (W,) those of the steps done, `at` the index of the next batch.
+    `numbers` (W, G, 4) are Adam's for each of its groups, `losses` (W,) those of the steps done, `at` the index of the
+    next batch.
     """
 
     rows: list[Tensor]
@@ -59,12 +60,12 @@ class Window:
     at: Tensor
 
     @classmethod
-    def of(cls, part: Part, batch: int, device: torch.device) -> Window:
+    def of(cls, part: Part, batch: int, groups: int, device: torch.device) -> Window:
         columns = part.ids.shape[1]
         size = max(1, min(WINDOW_BATCHES, WINDOW_BYTES // (4 * batch * columns)))
         ids = torch.zeros(size, batch, columns, dtype=torch.int32, device=device)
         others = [torch.zeros(size, batch, device=device) for _ in range(1 if part.weights is None else 2)]
-        numbers, losses = torch.zeros(size, 4, device=device), torch.zeros(size, device=device)
+        numbers, losses = torch.zeros(size, groups, 4, device=device), torch.zeros(size, device=device)
         return cls([ids, *others], numbers, losses, torch.zeros(1, dtype=torch.int64, device=device))
 
     def now(self, values: Tensor) -> Tensor:
@@ -102,7 +103,8 @@ class CapturedStep(Step):
         if self.source is None or self.source.part is not part:
             with self.during("rows to the GPU"):
                 self.source = Source(part, self.device)
-            self.window = Window.of(part, self.settings.batch_size, self.device)
+            groups = len(self.optimizer.param_groups)
+            self.window = Window.of(part, self.settings.batch_size, groups, self.device)
             self.graph, self.warm = None, 0
         for loaded, count in ahead(self._loaded(part, epoch, start)):
             if isinstance(loaded, Batch):
@@ -155,19 +157,22 @@ class CapturedStep(Step):
     def _set_numbers(self, first: int, count: int) -> None:
         assert self.window is not None
         assert isinstance(self.optimizer, Adam)
-        (group,) = self.optimizer.param_groups
-        done = group["step"]
-        numbers = [self.optimizer.numbers(group, done + i + 1, self._rate(first + i)) for i in range(count)]
+        numbers = [self._numbers(first + i, i + 1) for i in range(count)]
         self.window.numbers[:count].copy_(_pinned(torch.tensor(numbers), self.device), non_blocking=True)
         self.first = first
 
+    def _numbers(self, number: int, later: int) -> list[tuple[float, ...]]:
+        """Adam's numbers of each group in step `number`, the `later`-th from now on."""
+        assert isinstance(self.optimizer, Adam)
+        self._set_rate(number)
+        return [self.optimizer.numbers(each, each["step"] + later, each["lr"]) for each in self.optimizer.param_groups]
+
     def _go(self) -> None:
         """Makes one step, by the graph once there is one."""
-        (group,) = self.optimizer.param_groups
-        group["lr"] = self._rate(self.first + self.done)
+        self._set_rate(self.first + self.done)
         if self.graph is not None:
             self.graph.replay()
-            group["step"] += 1
+            self.optimizer.count()
         elif self.side is None:  # on a CPU, in tests: everything but the graph
             self._plainly()
         elif self.warm < WARM_UP:
@@ -205,23 +210,25 @@ class CapturedStep(Step):
 
     def _capture(self) -> torch.cuda.CUDAGraph | None:
         """The step as a graph that has not run yet; None if it cannot be captured."""
-        (group,) = self.optimizer.param_groups
-        before, graph = group["step"], torch.cuda.CUDAGraph()
+        before, graph = [group["step"] for group in self.optimizer.param_groups], torch.cuda.CUDAGraph()
         try:
             with _capturing(graph, self.side):
                 self._update(self._gradients())
         except Exception as error:  # so can a capture, by an operation that needs the host
             log.warning("train.graph: this step runs without a graph: %s", first_line(error))
-            group["step"], self.warm = before, -(2**62)
+            self.warm = -(2**62)
+            for group, step in zip(self.optimizer.param_groups, before, strict=True):
+                group["step"] = step
             return None
         self.graph = graph
         return graph
 
     def _gradients(self) -> Tensor:
         """Runs forward and backward; returns the loss."""
-        loss, total = self.compiled(*self._looked_up())
-        self.optimizer.zero_grad(set_to_none=True)
-        total.backward()
+        found, labels, weights = self._looked_up()
+        held = self.held(found)
+        loss, total = self.compiled(held, labels, weights)
+        self.differentiate(total, found, held, len(labels))
         return loss.detach()  # type: ignore[no-any-return]
 
     def _looked_up(self) -> tuple[dict[str, Tensor], Tensor, Tensor | None]:
@@ -329,11 +336,11 @@ def _uncollected() -> Iterator[None]:
 def _capturable(step: Step) -> bool:
     """Whether every step has the same shapes and reads everything that changes from the window."""
     settings, optimizer = step.settings, step.optimizer
-    if settings.clip or not isinstance(optimizer, Adam) or len(optimizer.param_groups) != 1:
+    if settings.clip or not isinstance(optimizer, Adam):
         return False
     if settings.l2_full and optimizer.by_rows:  # rows know their last step, and all of them have a gradient
         return False
-    return optimizer.can_be_captured(optimizer.param_groups[0])
+    return all(optimizer.can_be_captured(group) for group in optimizer.param_groups)
 
 
 def _compiled(objective: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -14,12 +14,13 @@ from torch.nn import functional
 
 from fieldwise.config.errors import ConfigError, TrainingError
 from fieldwise.config.memory import keep_freed_memory
-from fieldwise.config.settings import Config
+from fieldwise.config.settings import Config, TrainSettings
 from fieldwise.data.batches import Batch, batches
 from fieldwise.data.dataset import Part
 from fieldwise.nn.embedding import Table
 from fieldwise.nn.model import Model
-from fieldwise.optim import RowOptimizer, clip, learning_rate, make_optimizer, set_learning_rate
+from fieldwise.optim import RowOptimizer, clip, clip_rows, learning_rate, make_optimizer, set_learning_rate
+from fieldwise.optim.row_clip import apart
 from fieldwise.optim.squares import square_sum
 
 # The stages of a step that are reported to `Step.passed`, in order.
@@ -39,10 +40,11 @@ class Step:
         if self.device.type == "cpu":
             keep_freed_memory()
         self.penalised = penalised(model, config)
-        self.optimizer = optimizer_of(config, self.weights())
+        self.optimizer = optimizer_of(config, model)
         # An unknown schedule, or one that the optimiser cannot follow, is refused here and not in the middle of a run.
         for number in (total - 1, 0):
             set_learning_rate(self.optimizer, self._rate(number))
+        self.fraction = 1.0  # of the batch's loss that this process has
         self.passed: Callable[[str], None] = lambda stage: None
         self.during: Callable[[str], AbstractContextManager[None]] = lambda part: nullcontext()
 
@@ -54,11 +56,12 @@ class Step:
         """Makes one update and returns the loss before it; `number` counts the steps from 0."""
         ids, labels, weights = self._on_device(batch)
         self.passed("data")
-        loss, total = self.objective(self.model.lookup(ids), labels, weights)
+        found = self.model.lookup(ids)
+        held = self.held(found)
+        loss, total = self.objective(held, labels, weights)
         value = self._checked(float(loss.detach()), number)
         self.passed("forward")
-        self.optimizer.zero_grad(set_to_none=True)
-        total.backward()
+        self.differentiate(total, found, held, len(labels))
         self.passed("backward")
         if self.settings.clip:
             self.clip()
@@ -90,6 +93,35 @@ class Step:
             total = loss + self.model.branch_loss(own, logits, labels, loss_of, self.of_the_batch)
         penalty = self.penalty(found, len(labels))
         return loss, total if penalty is None else total + penalty
+
+    def held(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What was looked up, as the objective takes it: where rows are clipped, their gradient stops here first."""
+        if not self.settings.row_ratio:
+            return found
+        return {name: values.detach().requires_grad_() for name, values in found.items()}
+
+    def differentiate(self, total: Tensor, found: dict[str, Tensor], held: dict[str, Tensor], rows: int) -> None:
+        """Leaves the gradients of the objective `total` of what was `held`, and the penalties' of what was `found`."""
+        self.optimizer.zero_grad(set_to_none=True)
+        total.backward()
+        if held is found:
+            return
+        reached = [name for name, values in held.items() if values.grad is not None]
+        torch.autograd.backward(
+            [found[name] for name in reached], [held[name].grad for name in reached], retain_graph=True
+        )
+        self.clip_rows()
+        if terms := self.table_penalties(found, rows):
+            with apart(self.rows_of_tables()):
+                (self.fraction * torch.stack(terms).sum()).backward()
+
+    def rows_of_tables(self) -> list[Tensor]:
+        """The rows of each table that this process has."""
+        return [table.here[0] for table in tables(self.model)]
+
+    def clip_rows(self) -> None:
+        """Cuts the gradients of looked-up rows by CowClip's rule."""
+        clip_rows(self.rows_of_tables(), self.settings.row_ratio, self.settings.row_clip_least)
 
     def of_the_batch(self, loss: Tensor) -> Tensor:
         """The mean loss of the whole batch, without a gradient, from that of this process's rows."""
@@ -124,14 +156,20 @@ class Step:
 
     def penalty(self, found: dict[str, Tensor], rows: int) -> Tensor | None:
         """The L2 penalties that are set: on looked-up rows, on whole tables and on dense weights."""
+        # Rows are clipped without their penalty, which comes after that.
+        terms = [] if self.settings.row_ratio else self.table_penalties(found, rows)
+        for scale, weights in self.penalised:
+            terms += [scale / 2 * square_sum(weight) for weight in weights]
+        return torch.stack(terms).sum() if terms else None
+
+    def table_penalties(self, found: dict[str, Tensor], rows: int) -> list[Tensor]:
+        """Those on looked-up rows and on whole tables."""
         terms = []
         if self.settings.l2:
             terms += [self.row_penalty(rows) / 2 * square_sum(values) for values in found.values()]
         if self.settings.l2_full:
             terms += [self.settings.l2_full / 2 * squares for squares in self.table_squares()]
-        for scale, weights in self.penalised:
-            terms += [scale / 2 * square_sum(weight) for weight in weights]
-        return torch.stack(terms).sum() if terms else None
+        return terms
 
     def table_squares(self) -> list[Tensor]:
         """The sum of squares of each table."""
@@ -169,12 +207,12 @@ def penalised(model: Model, config: Config) -> list[tuple[float, list[Tensor]]]:
     return found
 
 
-def optimizer_of(config: Config, weights: Iterable[Tensor]) -> RowOptimizer:
-    """The optimiser of the settings, over these parameters."""
+def optimizer_of(config: Config, model: Model) -> RowOptimizer:
+    """The optimiser of the settings, over the model's parameters."""
     s = config.train
     return make_optimizer(
         s.optimizer,
-        weights,
+        _groups(model, s),
         lr=s.lr,
         eps=s.eps,
         betas=s.betas,
@@ -186,3 +224,13 @@ def optimizer_of(config: Config, weights: Iterable[Tensor]) -> RowOptimizer:
         l2=s.ftrl_l2,
         beta=s.ftrl_beta,
     )
+
+
+def _groups(model: Model, settings: TrainSettings) -> list[Any]:
+    """The parameters; where they have two rates, those of the tables and all others as two groups."""
+    if settings.dense_lr in (0, settings.lr):
+        return list(model.parameters())
+    rows = [table.here[0] for table in tables(model)]
+    known = {id(weight) for weight in rows}
+    others = [weight for weight in model.parameters() if id(weight) not in known]
+    return [{"params": rows}, {"params": others, "lr": settings.dense_lr, "times": settings.dense_lr / settings.lr}]

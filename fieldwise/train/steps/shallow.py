@@ -45,6 +45,8 @@ class ShallowStep(Step):
         return (
             moved_by_rows
             and not settings.clip
+            and not settings.row_ratio
+            and settings.dense_lr in (0, settings.lr)
             and not settings.l2_full
             and is_shallow(model)
             and not no_loops(*(table.weight.detach()[:1] for table in tables(model)))

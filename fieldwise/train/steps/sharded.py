@@ -27,4 +27,4 @@ class ShardedStep(SharedStep):
 
     def table_squares(self) -> list[Tensor]:
         # The sum is scaled by this worker's share of the batch, but no other worker has these rows.
-        return [self.whole / self.rows * square_sum(rows) for rows in self.cut.rows.values()]
+        return [square_sum(rows) / self.fraction for rows in self.cut.rows.values()]

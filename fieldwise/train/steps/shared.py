@@ -15,6 +15,8 @@ from fieldwise.config.settings import Config
 from fieldwise.data.batches import Batch, rows_of_batches, share, take
 from fieldwise.data.dataset import Part
 from fieldwise.nn.model import Model
+from fieldwise.optim import clip_rows
+from fieldwise.optim.row_clip import Summed
 from fieldwise.optim.rows import touched
 from fieldwise.train import distributed
 from fieldwise.train.steps.plain import Step
@@ -45,7 +47,7 @@ class SharedStep(Step):
             )
         super().__init__(model, config, total)
         self.rank, self.workers = distributed.rank(), distributed.count()
-        self.whole = self.rows = 0  # rows of the current batch, over all workers and here
+        self.whole = 0  # rows of the current batch, over all workers
 
     def batches(self, part: Part, epoch: int, start: int = 0) -> Iterator[Share]:
         settings = self.settings
@@ -61,10 +63,12 @@ class SharedStep(Step):
         self.whole = batch.rows
         ids, labels, weights = self._on_device(batch)
         self.passed("data")
-        loss, total = self.objective(self.model.lookup(ids), labels, weights)
+        self.fraction = len(labels) / self.whole
+        found = self.model.lookup(ids)
+        held = self.held(found)
+        loss, total = self.objective(held, labels, weights)
         self.passed("forward")
-        self.optimizer.zero_grad(set_to_none=True)
-        total.backward()
+        self.differentiate(total, found, held, len(labels))
         value = self._checked(exchange(self.added_up(), loss.detach()), number)
         self.passed("backward")
         if self.settings.clip:
@@ -79,13 +83,14 @@ class SharedStep(Step):
 
     def objective(self, found: dict[str, Tensor], labels: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
         """This share's part of the batch's loss, and of the loss with its penalties."""
-        self.rows = len(labels)
-        part = self.rows / self.whole
         loss, total = super().objective(found, labels, weights)
-        return loss * part, total * part
+        return loss * self.fraction, total * self.fraction
 
     def of_the_batch(self, loss: Tensor) -> Tensor:
-        return distributed.summed(loss.detach() * (self.rows / self.whole))
+        return distributed.summed(loss.detach() * self.fraction)
+
+    def clip_rows(self) -> None:
+        clip_rows(self.rows_of_tables(), self.settings.row_ratio, self.settings.row_clip_least, _added_up)
 
     def row_penalty(self, rows: int) -> float:
         """`objective` scales by the share, which is right for a mean; a sum is scaled back to that of all rows."""
@@ -119,10 +124,28 @@ def _add_dense(grads: list[Tensor]) -> None:
 
 def _add_rows(weights: list[Any]) -> None:
     """Concatenates the touched rows in the order of ranks: every optimiser adds equal ids in that order."""
-    own = [touched(weight.grad) for weight in weights]
+    gathered = _gathered(weights, [touched(weight.grad) for weight in weights])
+    for weight, (ids, rows) in zip(weights, gathered, strict=True):
+        weight.grad = torch.sparse_coo_tensor(ids[None], rows, weight.shape, check_invariants=False)
+
+
+def _gathered(tables: list[Any], own: list[Summed]) -> list[Summed]:
+    """For each table the ids of all workers' touched rows, and what belongs to them, in the order of ranks."""
+    if not own:
+        return []
     sizes = distributed.counts(torch.tensor([len(ids) for ids, _ in own], device=own[0][0].device))
-    for number, (weight, (ids, rows)) in enumerate(zip(weights, own, strict=True)):
-        each = [found[number] for found in sizes]
-        short = ids.int() if len(weight) < 2**31 else ids
-        all_ids, all_rows = distributed.gathered(short, each), distributed.gathered(rows, each)
-        weight.grad = torch.sparse_coo_tensor(all_ids.long()[None], all_rows, weight.shape, check_invariants=False)
+    found = []
+    for number, (ids, rows) in enumerate(own):
+        each = [of_worker[number] for of_worker in sizes]
+        short = ids.int() if len(tables[number]) < 2**31 else ids
+        found.append((distributed.gathered(short, each).long(), distributed.gathered(rows, each)))
+    return found
+
+
+def _added_up(tables: list[Tensor], own: list[Summed]) -> list[Summed]:
+    """For each table the distinct ids of all workers, and the sums of what belongs to them."""
+    found = []
+    for table, (ids, rows) in zip(tables, _gathered(tables, own), strict=True):
+        size = len(table), rows.shape[1]
+        found.append(touched(torch.sparse_coo_tensor(ids[None], rows, size, check_invariants=False)))
+    return found

@@ -56,6 +56,13 @@ def test_an_unknown_place_is_refused() -> None:
         TrainSettings(tables="shard")
 
 
+@pytest.mark.parametrize("settings", [{"row_clip": 0.5}, {"batch_scale": 2.0}])
+def test_clipped_rows_are_refused(settings: dict[str, float]) -> None:
+    expected = r"--tables sharded needs train\.row_clip=0, found (0\.5|1); or take --tables replicated"
+    with pytest.raises(ConfigError, match=expected):
+        refuse(Config("fm", {}, TrainSettings(tables="sharded", **settings)))  # type: ignore[arg-type]
+
+
 def test_a_lone_process_is_refused() -> None:
     with pytest.raises(ConfigError, match="needs workers; start them with --workers or torchrun, found a lone process"):
         refuse(Config("fm", {}, TrainSettings(tables="sharded", optimizer="adagrad")))

@@ -12,6 +12,7 @@ from fieldwise.data.dataset import Part
 from fieldwise.data.feed import Source, ahead
 from fieldwise.data.schema import Layout
 from fieldwise.models import build
+from fieldwise.optim import row_clip
 from fieldwise.train.steps import Step, captured
 from tests.parts.interpreter import in_interpreter
 
@@ -48,6 +49,11 @@ def test_windows_give_the_steps_of_batches_with_sequences(name):
     in_interpreter(__name__, "check_equal", False, False, name)
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_windows_give_the_steps_of_batches_with_clipped_rows_and_two_rates(whole):
+    in_interpreter(__name__, "check_equal", True, whole, "", True)
+
+
 @pytest.mark.parametrize("name", ["din", "bst", "pin"])
 def test_a_step_with_sequences_needs_nothing_that_a_graph_has_not(name):
     # On the meta device there are shapes alone: what depends on a value, or asks the host for one, fails.
@@ -72,9 +78,10 @@ MODELS = {
 }
 
 
-def trained(kind, name, part, start, whole):
+def trained(kind, name, part, start, whole, clipped):
     torch.manual_seed(0)
     more = {"sparse_mode": "dense", "l2_full": 0.01} if whole else {}
+    more |= {"row_clip": 0.01, "row_clip_least": 1e-4, "dense_lr": 5e-3} if clipped else {}
     settings = TrainSettings(8, epochs=2, schedule="cosine", warmup=3, shuffle_rows=50, compile=False, **more)
     layout = LAYOUT if part.ids.shape[1] == LAYOUT.id_columns else PAST
     step = kind(build(name, layout, MODELS[name]).train(), Config(name, MODELS[name], settings), total=40)
@@ -88,14 +95,16 @@ def trained(kind, name, part, start, whole):
     return losses + step.flush(), step
 
 
-def check_equal(weighted, whole=False, name=""):
+def check_equal(weighted, whole=False, name="", clipped=False):
     import fieldwise.train.steps.captured as captured
 
     captured.WINDOW_BATCHES = 3
     part, start = rows(85, weighted, PAST if name else LAYOUT), 2 if weighted else 0
     name = name or ("fcn" if weighted else "fm")
-    plain, one = trained(Step, name, part, start, whole)
-    fast, other = trained(captured.CapturedStep, name, part, start, whole)
+    plain, one = trained(Step, name, part, start, whole, clipped)
+    if clipped:  # as on a GPU, whose graph has no other way
+        row_clip._summed = lambda grad, orders: row_clip._summed_in_place(grad)
+    fast, other = trained(captured.CapturedStep, name, part, start, whole, clipped)
     assert other.capturable
     np.testing.assert_allclose(fast, plain, rtol=1e-5)
     assert len(fast) == 22 - start
