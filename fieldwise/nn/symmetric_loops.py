@@ -60,7 +60,7 @@ def best_split(
     widest = 0
     for column in range(low, high):
         widest = max(widest, starts[column + 1] - starts[column])
-    gained, squared = np.empty(widest), np.empty(widest)
+    gained, squared, one, of_one = np.empty(widest), np.empty(widest), np.empty(widest), np.empty(widest)
     best, best_column, best_bin = -math.inf, -1, -1
     for column in range(low, high):
         start, count = starts[column], starts[column + 1] - starts[column]
@@ -71,18 +71,16 @@ def best_split(
             for k in range(count):
                 slope += found[leaf, start + k, 0]
                 weight += found[leaf, start + k, 1]
-            one, of_one = 0.0, 0.0
+                # The side of a bin and those before it; or of a bin alone.
+                one[k] = found[leaf, start + k, 0] if single[column] else slope
+                of_one[k] = found[leaf, start + k, 1] if single[column] else weight
+            # In a loop of its own, which the compiler turns into one over several bins at once.
             for k in range(count):
-                if single[column]:
-                    one, of_one = found[leaf, start + k, 0], found[leaf, start + k, 1]
-                else:
-                    one, of_one = one + found[leaf, start + k, 0], of_one + found[leaf, start + k, 1]
                 # What is left of a sum may be rounding.
-                other, of_other = slope - one, max(weight - of_one, 0.0)
-                of_one = max(of_one, 0.0)
-                step, back = one / (of_one + l2), other / (of_other + l2)
-                gained[k] += step * one + back * other
-                squared[k] += step * step * of_one + back * back * of_other
+                own, of_own, other, of_other = one[k], max(of_one[k], 0.0), slope - one[k], max(weight - of_one[k], 0.0)
+                step, back = own / (of_own + l2), other / (of_other + l2)
+                gained[k] += step * own + back * other
+                squared[k] += step * step * of_own + back * back * of_other
         for k in range(count if single[column] else count - 1):
             score = gained[k] / math.sqrt(squared[k]) + noise[start + k]
             if score > best:
