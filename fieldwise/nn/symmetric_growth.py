@@ -137,11 +137,11 @@ class Growing:
     def tree(self) -> tuple[Asked, NDArray[np.float32]]:
         """One more tree: the column and bin that each level asks for, and what the leaves add."""
         slopes = self.weights * (self.labels - 1 / (1 + np.exp(-self.logits)))
-        rows = np.flatnonzero(self.random.random(len(slopes)) < self.growth.subsample)
-        pulls = np.stack([slopes, self.weights], axis=1)
+        rows = np.flatnonzero(self.random.random(len(slopes)) < self.growth.subsample).astype(np.int32)
+        pulls = np.stack([slopes[rows], self.weights[rows]], axis=1)
         noise = self._noise(slopes)
         leaves, asked = np.zeros(len(slopes), dtype=LEAF), Asked()
-        self._gather(rows, leaves, 0, pulls)
+        self._gather(rows, leaves[rows], 0, pulls)
         for level in range(self.growth.depth):
             column, at = self._split(2**level, noise)
             asked.append((column, at))
@@ -155,20 +155,21 @@ class Growing:
         left = len(slopes) * np.exp(-self.number * self.growth.lr)
         return float(self.growth.random_strength * np.sqrt(np.mean(slopes**2)) * left / (1 + left))
 
-    def _gather(self, rows: NDArray[np.int64], leaves: NDArray[np.uint16], first: int, pulls: NDArray[Any]) -> None:
-        """Sums up rows by bins in leaves `first` and after, each in its own beyond that."""
+    def _gather(self, rows: NDArray[np.int32], leaves: NDArray[np.uint16], first: int, pulls: NDArray[Any]) -> None:
+        """Sums up rows (m,) by bins in leaves `first` and after, each in its own beyond that."""
         self.sums[first : max(1, 2 * first)] = 0
         starts, bins = self.binned.starts, self.binned.rows
         self._each(
             lambda low, high: self.loops.add_rows(bins, rows, leaves, first, starts, pulls, low, high, self.sums)
         )
 
-    def _part(self, rows: NDArray[np.int64], leaves: NDArray[np.uint16], size: int, pulls: NDArray[Any]) -> None:
+    def _part(self, rows: NDArray[np.int32], leaves: NDArray[np.uint16], size: int, pulls: NDArray[Any]) -> None:
         """Sums of the halves of each leaf: the rows of the smaller side are added up, the rest is the other's."""
-        goes = (leaves[rows] & size) != 0
+        known, starts = leaves[rows], self.binned.starts
+        goes = (known & size) != 0
         right = 2 * np.count_nonzero(goes) <= len(rows)
-        side, starts = rows[goes == right], self.binned.starts
-        self._gather(side, leaves & LEAF(size - 1), size, pulls)
+        side = np.flatnonzero(goes == right)
+        self._gather(rows[side], known[side] & LEAF(size - 1), size, pulls[side])
         self._each(lambda low, high: self.loops.part_leaves(self.sums, size, right, starts[low], starts[high]))
 
     def _split(self, size: int, noise: float) -> tuple[int, int]:

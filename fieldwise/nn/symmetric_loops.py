@@ -20,17 +20,16 @@ TINY = 1e-100
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def add_rows(
-    bins: Bins, rows: NDArray[np.int64], leaves: Leaves, first: int, starts: NDArray[np.int64], pulls: Floats,
+    bins: Bins, rows: NDArray[np.int32], leaves: Leaves, first: int, starts: NDArray[np.int64], pulls: Floats,
     low: int, high: int, found: Floats,
 ) -> None:  # fmt: skip
-    """Adds the pulls (n, 2) of some rows to the sums of their bins in columns low..high, in leaf first + their own."""
+    """Adds the pulls (m, 2) of rows (m,) to the sums of their bins in columns low..high, in leaf first + their own."""
     for column in range(low, high):
         own, start = bins[column], starts[column]
         for place in range(len(rows)):
-            row = rows[place]
-            leaf, at = first + leaves[row], start + own[row]
-            found[leaf, at, 0] += pulls[row, 0]
-            found[leaf, at, 1] += pulls[row, 1]
+            leaf, at = first + leaves[place], start + own[rows[place]]
+            found[leaf, at, 0] += pulls[place, 0]
+            found[leaf, at, 1] += pulls[place, 1]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -100,24 +99,31 @@ def go_right(own: Bins, at: int, single: bool, bit: int, leaves: Leaves) -> None
 def leaf_values(
     leaves: Leaves, labels: Floats, weights: Floats, logits: Floats, l2: float, steps: int, near: float, found: Floats
 ) -> None:
-    """What each leaf (L,) adds to the logits of its rows: Newton steps on their log loss, until all are `near` 0."""
-    slopes, curves = np.empty(len(found)), np.empty(len(found))
-    found[:] = 0
-    for _ in range(steps):
-        slopes[:] = 0
-        curves[:] = 0
-        for row in range(len(leaves)):
-            leaf = leaves[row]
-            p = 1 / (1 + math.exp(-(logits[row] + found[leaf])))
-            slopes[leaf] += weights[row] * (labels[row] - p)
-            curves[leaf] += weights[row] * p * (1 - p)
-        furthest = 0.0
-        for leaf in range(len(found)):
-            step = slopes[leaf] / (curves[leaf] + l2)
-            found[leaf] += step
-            furthest = max(furthest, abs(step))
-        if furthest < near:
-            break
+    """What each leaf (L,) adds to the logits of its rows: Newton steps on their log loss, until one is `near` 0."""
+    ends, order = np.zeros(len(found) + 1, np.int64), np.empty(len(leaves), np.int64)
+    for row in range(len(leaves)):
+        ends[leaves[row] + 1] += 1
+    for leaf in range(len(found)):
+        ends[leaf + 1] += ends[leaf]
+    places = ends[:-1].copy()
+    for row in range(len(leaves)):
+        order[places[leaves[row]]] = row
+        places[leaves[row]] += 1
+    # Leaf by leaf: one of a single class comes to no end, and must not keep the others going.
+    for leaf in range(len(found)):
+        added = 0.0
+        for _ in range(steps):
+            slope, curve = 0.0, 0.0
+            for place in range(ends[leaf], ends[leaf + 1]):
+                row = order[place]
+                p = 1 / (1 + math.exp(-(logits[row] + added)))
+                slope += weights[row] * (labels[row] - p)
+                curve += weights[row] * p * (1 - p)
+            step = slope / (curve + l2)
+            added += step
+            if abs(step) < near:
+                break
+        found[leaf] = added
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

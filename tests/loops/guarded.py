@@ -389,8 +389,8 @@ def symmetric_trees(rows: int, columns: int, values: int, depth: int, seed: int)
     starts, single = np.concatenate([[0], np.cumsum(counts)]), random.random(columns) < 0.5
     bins = np.stack([random.integers(0, count, rows) for count in counts]).astype(np.uint8)
     leaves, pulls = random.integers(0, size, rows).astype(np.uint16), random.random((rows, 2))
-    some, found = np.flatnonzero(random.random(rows) < 0.7), np.zeros((2 * size, starts[-1], 2))
-    tree_loops.add_rows(bins, some, leaves, size, starts, pulls, 0, columns, found)
+    some, found = np.flatnonzero(random.random(rows) < 0.7).astype(np.int32), np.zeros((2 * size, starts[-1], 2))
+    tree_loops.add_rows(bins, some, leaves[some], size, starts, pulls[some], 0, columns, found)
     whole, twin = random.random((size, starts[-1], 2)), np.zeros_like(found)
     for column in range(columns):
         np.add.at(twin, (size + leaves[some].astype(int), starts[column] + bins[column, some]), pulls[some])

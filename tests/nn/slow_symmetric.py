@@ -32,14 +32,13 @@ def score(leaves, right, slopes, weights, l2):
 
 def leaf_values(leaves, labels, weights, logits, l2, steps, near):
     """What each leaf that has rows adds, by its number."""
-    found = dict.fromkeys(set(leaves.tolist()), 0.0)
-    for _ in range(steps):
-        taken = {}
-        for leaf in found:
-            own = leaves == leaf
+    found = {}
+    for leaf in set(leaves.tolist()):
+        own, found[leaf] = leaves == leaf, 0.0
+        for _ in range(steps):
             p = 1 / (1 + np.exp(-(logits[own] + found[leaf])))
-            taken[leaf] = (weights[own] * (labels[own] - p)).sum() / ((weights[own] * p * (1 - p)).sum() + l2)
-        found = {leaf: found[leaf] + step for leaf, step in taken.items()}
-        if max(map(abs, taken.values())) < near:
-            break
+            step = (weights[own] * (labels[own] - p)).sum() / ((weights[own] * p * (1 - p)).sum() + l2)
+            found[leaf] += step
+            if abs(step) < near:
+                break
     return found
