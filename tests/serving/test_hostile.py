@@ -123,7 +123,9 @@ def test_packed_trees_that_unpack_to_a_flood_are_refused(spoilt):
         refused(load, spoilt, "the trees are damaged", "unpacks to more than")
 
 
-@pytest.mark.parametrize("bad", [b"\x1f\x8b", b"\x1f\x8b\x08nothing that was packed", gzip.compress(b"{}", mtime=0)[:-6]])
+@pytest.mark.parametrize(
+    "bad", [b"\x1f\x8b", b"\x1f\x8b\x08nothing that was packed", gzip.compress(b"{}", mtime=0)[:-6]]
+)
 def test_packed_trees_that_are_cut_or_none_are_refused(spoilt, bad):
     (spoilt / "trees.ubj.gz").write_bytes(bad)
     hostile.reseal(spoilt)
