@@ -156,9 +156,14 @@ def pets() -> Made:
     return data, data.pop("species") == "Dog"
 
 
+def pets_by_day() -> Made:
+    """`pets` with the day as the time that it is: later licences are predicted from earlier ones."""
+    return *pets(), "license_issue_date"
+
+
 SETS: tuple[Callable[[], Made], ...] = (
     *(adult, adult_fractions, magic, spam, caravan, default, movielens, movielens_titles, telco, churn, credit),
-    *(lending, attrition, taxi, checks, diamonds, stops, flights, survey, birds, union, hospital, pets),
+    *(lending, attrition, taxi, checks, diamonds, stops, flights, survey, birds, union, hospital, pets, pets_by_day),
 )
 
 
