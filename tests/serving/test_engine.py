@@ -17,6 +17,7 @@ from fieldwise.bundle.predictor import Predictor
 from fieldwise.config.errors import BundleError, DataError
 from fieldwise.evaluation import contributions
 from fieldwise.export import export as exporting
+from fieldwise.nn.tree_models import TREES
 from fieldwise.serving.engine import Engine
 from fieldwise.serving.sessions import MOST_SPLITS, NetworkScorer
 from fieldwise.train.blend import blend
@@ -36,7 +37,7 @@ def load(everything: Prepared) -> Any:
     def loaded(name: str) -> Engine:
         if name not in made:
             path = everything.bundle(name)
-            if name != "gbdt":
+            if name not in TREES:
                 exporting.write_network(path, path / exporting.FOLDER)
             made[name] = Engine.load(path)
         return made[name]

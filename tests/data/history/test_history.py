@@ -29,6 +29,7 @@ from fieldwise.data.history.history import COUNT_EDGES, LIFT_EDGES, History, his
 from fieldwise.data.read import formats
 from fieldwise.data.schema import FIRST, HISTORY_PARTS, MISSING, PAD, Field, HistorySettings, Schema, history_settings
 from fieldwise.later_models import LATER
+from fieldwise.nn.tree_models import TREES
 from fieldwise.train.loop import train
 
 KEYS = ("user", "user*item", "price")
@@ -332,7 +333,7 @@ def test_random_labels_cannot_be_predicted(tmp_path_factory: pytest.TempPathFact
     if not folder.exists():
         prepared(drawn(6000), folder, settings, Split((0.4, 0.1, 0.5), by="row"))
     chosen = [f"model.name={name}", "device=cpu"]
-    chosen += ["model.rounds=10"] if name == "gbdt" else ["train.epochs=2", "train.patience=9"]
+    chosen += ["model.rounds=10"] if name in TREES else ["train.epochs=2", "train.patience=9"]
     report = train(load_config(overrides=chosen), folder, tmp_path_factory.mktemp(name) / "run")
     # The AUC of 3,000 rows has a standard deviation of .0105.
     assert abs(report["test"]["auc"] - 0.5) < 0.045
