@@ -54,7 +54,7 @@ ON_RATES: Mapping[str, Mapping[str, Any]] = {
 # On fewer rows than this FNN on rates needs no more: as good on public sets (docs/training.md), at half the price.
 # IPNN, which reads the ids alone, would answer new values worse. LR would not come to its end in the epochs it has.
 FEW_ROWS = 100_000
-# Below this, on nine public sets, symmetric trees on rates lose 2.4 % less than others; above it, on seven, 1.2 % more.
+# Below this, on six public sets, symmetric trees on rates lose 2.4 % less than others; above it, on seven, 1.2 % more.
 VERY_FEW = 12_000
 # Up to here they are better on the ids and numbers alone; above it they gain nothing for two or three times the time.
 SYMMETRIC_ROWS = 20_000
