@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import os
@@ -17,8 +18,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import torch
+
 from fieldwise.bundle.scoring import device_of
-from fieldwise.config.errors import FieldwiseError
+from fieldwise.config.errors import FieldwiseError, TooLarge
 from fieldwise.config.progress import Progress, Watch
 from fieldwise.config.settings import load_config
 from fieldwise.experiments import gpu_sharing
@@ -27,6 +30,11 @@ from fieldwise.train.race import Race
 
 # How long a process may take to end by itself before it is killed.
 SECONDS_TO_END = 10.0
+DIED = "its process ended with code"
+
+
+class NoRoom(str):
+    """The error of a run that found too little memory; it may find enough when one of those beside it has ended."""
 
 
 @dataclass(frozen=True)
@@ -62,14 +70,23 @@ class Job:
             config = load_config(self.recipe, base=self.settings)
             # A page measures the pairs of fields where it shows them.
             train(config, self.data, self.out, resume=True, progress=progress, pairs=False, race=self.race)
+        except TooLarge as error:
+            return NoRoom(error)
+        except torch.OutOfMemoryError as error:
+            return NoRoom(_in_words(error))
         except FieldwiseError as error:
             return str(error)
         except Exception as error:
-            words = str(error).splitlines() or [""]
-            return f"{type(error).__name__}: {words[0]}; see it with `fieldwise train ... --debug`"
+            return _in_words(error)
         for name in self.unneeded:
             shutil.rmtree(self.out / name, ignore_errors=True)
         return ""
+
+
+def _in_words(error: Exception) -> str:
+    """An error that is no user's mistake, in one line."""
+    words = str(error).splitlines() or [""]
+    return f"{type(error).__name__}: {words[0]}; see it with `fieldwise train ... --debug`"
 
 
 @dataclass
@@ -82,6 +99,7 @@ class Board:
     failures: dict[str, str] = field(default_factory=dict)
     done: int = 0
     seconds: dict[str, list[float]] = field(default_factory=dict)
+    lost: set[str] = field(default_factory=set)
 
     def left(self, waiting: Sequence[Job]) -> float | None:
         """Estimated seconds left, by the mean time of the group's runs, or of all; None before the first is done."""
@@ -93,6 +111,16 @@ class Board:
     def skips(self, job: Job) -> bool:
         """Whether a job has no use: one of its group has failed, or its time is up and there is a finished run."""
         return job.group in self.failures or (job.race.late and any(self.seconds.values()))
+
+    def waits(self, job: Job, problem: str, beside: int) -> bool:
+        """Whether a run that found too little memory goes on when one of the `beside` others has ended, which then are
+        as many as there is room for. A process that died may have had another reason: it gets one more try."""
+        if not isinstance(problem, NoRoom) or not beside or job.name in self.lost:
+            return False
+        if problem.startswith(DIED):
+            self.lost.add(job.name)
+        self.workers = beside
+        return True
 
     def begin(self, running: Sequence[Job], waiting: Sequence[Job]) -> None:
         self.watch.moved([job.name for job in running], self.done, len(self.jobs), self.left([*running, *waiting]))
@@ -159,11 +187,11 @@ class Worker:
         assert self.job is not None
         job, self.job = self.job, None
         try:
-            problem = str(self.pipe.recv())
+            problem: str = self.pipe.recv()
         except (EOFError, OSError):  # killed before it had read the job, the pipe is reset
             self.process.join()
             code = self.process.exitcode
-            problem = f"its process ended with code {code}, perhaps for lack of memory; try fewer --jobs"
+            problem = NoRoom(f"{DIED} {code}, perhaps for lack of memory; try fewer --jobs")
         return job, problem, time.monotonic() - self.began
 
     def kill(self) -> None:
@@ -194,7 +222,11 @@ def _side_by_side(waiting: list[Job], board: Board) -> None:
             if not running:
                 return
             for worker in [running[ready] for ready in connection.wait(list(running))]:  # type: ignore[index]
-                board.end(*worker.ended())
+                job, problem, seconds = worker.ended()
+                if board.waits(job, problem, sum(other.job is not None for other in workers)):
+                    waiting.insert(0, job)
+                else:
+                    board.end(job, problem, seconds)
     finally:
         idle = [worker for worker in workers if not worker.job]
         for worker in idle:
@@ -223,6 +255,10 @@ def _serve(pipe: Any) -> None:
     threading.Thread(target=_die_with_parent, daemon=True).start()
     while (job := pipe.recv()) is not None:
         pipe.send(job.attempt())
+        # What a run took of a GPU stays with its process otherwise, and other processes find no room.
+        if torch.cuda.is_initialized():
+            gc.collect()
+            torch.cuda.empty_cache()
 
 
 def _die_with_parent() -> None:

@@ -153,7 +153,9 @@ class Verdict:
 
     @property
     def outcome(self) -> str:
-        """PASS or FAIL, or UNDECIDED where the margin is within two standard errors."""
+        """PASS or FAIL, or UNDECIDED where the margin is within two standard errors or runs that it is of have failed."""
+        if self.margin != self.margin:
+            return UNDECIDED
         if self.error is not None and abs(self.margin) < DECIDES * self.error:
             return UNDECIDED
         return PASS if self.passed else FAIL

@@ -1,7 +1,9 @@
 """Many runs: what is left to do, what failed, and processes that end as they should."""
 
+import dataclasses
 import os
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +24,14 @@ class Pretended(Job):
     def attempt(self, progress=None):
         if self.group == "bad":
             return "it cannot be"
+        if self.group == "large":
+            self.out.mkdir(exist_ok=True)
+            with (self.out / "tries").open("a") as file:
+                file.write("x")
+            if len((self.out / "tries").read_text()) < 2 or len(self.out.name) > len("large0"):
+                return jobs.NoRoom("no room")
+        if self.group == "small":
+            time.sleep(0.2)
         if self.group == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         self.out.mkdir(exist_ok=True)
@@ -71,6 +81,34 @@ def test_side_by_side_in_processes_that_are_replaced_when_they_die(tmp_path, mon
     assert str(os.getpid()) not in processes
     assert threads == ("3", "3")
     assert "OMP_NUM_THREADS" not in os.environ
+
+
+def test_a_run_that_finds_no_room_goes_on_when_another_has_ended(tmp_path):
+    watch = Heard()
+    assert run_all(made(tmp_path, "small", "large"), 4, watch) == {}
+    assert [(tmp_path / f"large{n}" / "tries").read_text() for n in (0, 1)] == ["xx", "xx"]
+    assert watch.lines[-1] == ([], 4, 4, True)
+
+
+def test_a_run_that_finds_no_room_alone_fails(tmp_path):
+    (tmp_path / "deep").mkdir()
+    jobs_of = [*made(tmp_path, "small")[:1], *made(tmp_path / "deep", "large")[:1]]
+    jobs_of[1] = dataclasses.replace(jobs_of[1], out=tmp_path / "large without end")
+    assert run_all(jobs_of, 2) == {"large": "no room"}
+    assert run_all([jobs_of[1]], 1) == {"large": "no room"}
+
+
+def test_room_is_waited_for_once_where_a_process_died():
+    board = Board([], 4, Watch())
+    job = made(Path(), "lr")[0]
+    assert board.waits(job, jobs.NoRoom("no room"), 3)
+    assert board.workers == 3
+    assert board.waits(job, jobs.NoRoom("no room"), 2)
+    assert not board.waits(job, jobs.NoRoom("no room"), 0)
+    assert not board.waits(job, "it cannot be", 3)
+    died = jobs.NoRoom(f"{jobs.DIED} -9")
+    assert board.waits(job, died, 2)
+    assert not board.waits(job, died, 2)
 
 
 @pytest.mark.parametrize("taken", [False, True])
