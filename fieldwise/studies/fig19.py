@@ -80,8 +80,9 @@ def claims(results: Results) -> list[Verdict]:
     for name in MAPS:
         bars, areas = ([results.mean(f"{name}_{what}", model=m) for m in MODELS] for what in ("bar", "auc"))
         shown = " ".join(f"{value:.3f}" for value in bars)
-        margin = lowest([bars[0] - bars[1], bars[1] - bars[2]])
-        found.append(Verdict(f"{name}: FM shows more bars than FFM, FFM than KFM", margin, results.seeds, shown))
+        most = lowest([bars[0] - bars[1], bars[0] - bars[2]])
+        found.append(Verdict(f"{name}: FM shows more bars than FFM and KFM", most, results.seeds, shown))
+        found.append(Verdict(f"{name}: FFM shows more bars than KFM", bars[1] - bars[2], results.seeds, shown))
         shown = " ".join(f"{value:.3f}" for value in areas)
         claim = f"{name}: KFM's map tells the planted pairs better than FM's"
         found.append(Verdict(claim, areas[2] - areas[0], results.seeds, shown))
