@@ -153,7 +153,7 @@ class Verdict:
 
     @property
     def outcome(self) -> str:
-        """PASS or FAIL, or UNDECIDED where the margin is within two standard errors or runs that it is of have failed."""
+        """PASS or FAIL; UNDECIDED where the margin is within two standard errors or a run that it needs has failed."""
         if self.margin != self.margin:
             return UNDECIDED
         if self.error is not None and abs(self.margin) < DECIDES * self.error:
@@ -214,8 +214,7 @@ class Study:
 
     `derive` makes the rows that claims, table and figure are of where those of the runs are not. `keys` tell the lines
     of the table apart, `columns` are what it shows of them. `says` is what the paper states, and `budget` about how
-    many minutes size small takes on one core. Runs keep no weights, unless `look` reads them (`weights`). `why`
-    explains claims that do not hold or are not decided, by how they begin.
+    many minutes size small takes on one core. Runs keep no weights, unless `look` reads them (`weights`).
     """
 
     id: str
@@ -231,7 +230,6 @@ class Study:
     weights: bool = False
     derive: Callable[[Results], list[Row]] | None = None
     says: str = ""
-    why: Mapping[str, str] = field(default_factory=dict)
     budget: float = 1.0
     seeds: Mapping[str, int] = field(default_factory=lambda: {"small": 1, "medium": 3, "paper": 1})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import tomllib
 from dataclasses import replace
 from functools import partial
 from itertools import combinations, pairwise
@@ -49,6 +50,7 @@ from fieldwise.studies import (
 )
 from fieldwise.studies.study import Case, Plan, Results, Setup, Study, Verdict
 
+DOCS = Path(__file__).parents[2] / "docs"
 FAST = {"train.epochs": 1, "train.batch_size": 100}
 
 
@@ -238,16 +240,28 @@ def test_a_margin_within_two_standard_errors_of_the_seeds_is_undecided():
 
 
 def test_a_page_says_why_a_claim_does_not_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    study = replace(
-        TOY, compute=lambda setup: [{"model": "lr", "auc": 0.5}], plan=None, look=None, why={"two": "Because."}
-    )
+    study = replace(TOY, compute=lambda setup: [{"model": "lr", "auc": 0.5}], plan=None, look=None)
     study = replace(study, claims=lambda results: [Verdict("one holds", 1.0), Verdict("two does not", -1.0)])
     monkeypatch.setattr(registry, "every", lambda: [study])
     runner.run_study(study, tmp_path / "out")
+    (tmp_path / "paper").mkdir()
+    (tmp_path / "paper" / "reasons.toml").write_text(f'[{study.id}]\ntwo = "Because."\n')
     paper_page.write(tmp_path / "out", tmp_path / "paper.md")
     page = (tmp_path / "paper.md").read_text()
     assert "- FAIL  two does not: margin -1 (1 seed)<br>Because.\n" in page
     assert page.count("Because.") == 1
+
+
+def test_our_page_is_made_of_what_is_kept(tmp_path: Path):
+    shutil.copytree(DOCS / "paper", tmp_path / "paper")
+    paper_page.write(tmp_path / "no studies", tmp_path / "paper.md")
+    assert (tmp_path / "paper.md").read_text() == (DOCS / "paper.md").read_text()
+    kept = [json.loads(file.read_text()) for file in (DOCS / "paper").glob("*.json")]
+    assert all((DOCS / record["figure"]).exists() for record in kept if record["figure"])
+    begun = {(record["study"], verdict["claim"]) for record in kept for verdict in record["verdicts"]}
+    for name, reasons in tomllib.loads((DOCS / "paper" / "reasons.toml").read_text()).items():
+        for start in reasons:
+            assert any(study == name and claim.startswith(start) for study, claim in begun), (name, start)
 
 
 def test_a_page_shows_what_was_run_and_says_what_was_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
