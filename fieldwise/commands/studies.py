@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fieldwise.commands.app import Json, app
 from fieldwise.config.errors import ConfigError, FieldwiseError, TrainingError
 from fieldwise.reporting.console import ComparisonBar, out, print_json, say
+
+if TYPE_CHECKING:
+    from fieldwise.studies.study import Study
 
 
 @app.command()
@@ -29,7 +32,7 @@ def study(
     Example: `fieldwise study history --size small --out studies`
     """
     from fieldwise.reporting import result_tables
-    from fieldwise.studies import registry, runner
+    from fieldwise.studies import registry, runner, series
 
     if page is not None and name != "page":
         raise ConfigError(f"--page is for `study page`, found `study {name}`")
@@ -40,24 +43,28 @@ def study(
         _page(folder, page or Path("paper.md"), json)
         return
     chosen = registry.every() if name == "all" else [registry.named(name)]
-    results, problems = [], []
-    for one in chosen:
-        try:
-            with ComparisonBar(json or one.plan is None) as bar:
-                found = runner.run_study(one, folder, size, data, seeds, jobs, bar, device)
-        except FieldwiseError as error:
-            if name != "all":
-                raise
-            problems.append(f"{one.id}: {error}")
-            continue
+    results: list[dict[str, Any]] = []
+    problems: list[str] = []
+
+    def done(one: Study, found: dict[str, Any] | FieldwiseError) -> None:
+        if isinstance(found, FieldwiseError):
+            problems.append(f"{one.id}: {found}")
+            return
         results.append(found)
         if json:
-            continue
-        say(f"\n{one.id}: {one.paper}. {one.asks}")
-        result_tables.show(out, one.columns, result_tables.lines(found["rows"], one.columns), " ".join(one.keys))
-        for line in (*found["failed"], *found["lines"]):
-            say(line)
-        say(f"table, figure and runs: {found['folder']}")
+            return
+        with bar.aside():
+            say(f"\n{one.id}: {one.paper}. {one.asks}")
+            result_tables.show(out, one.columns, result_tables.lines(found["rows"], one.columns), " ".join(one.keys))
+            for line in (*found["failed"], *found["lines"]):
+                say(line)
+            say(f"table, figure and runs: {found['folder']}")
+
+    with ComparisonBar(json or all(one.plan is None for one in chosen)) as bar:
+        if name == "all":
+            series.run_studies(chosen, folder, done, size, data, seeds, jobs, bar, device)
+        else:
+            done(chosen[0], runner.run_study(chosen[0], folder, size, data, seeds, jobs, bar, device))
     if json:
         print_json({"studies": results} if name == "all" else results[0])
     if problems:

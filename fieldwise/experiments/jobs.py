@@ -10,7 +10,8 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from multiprocessing import connection
@@ -93,7 +94,7 @@ def _in_words(error: Exception) -> str:
 class Board:
     """The state of all jobs."""
 
-    jobs: Sequence[Job]
+    jobs: list[Job]
     workers: int
     watch: Watch
     failures: dict[str, str] = field(default_factory=dict)
@@ -133,20 +134,48 @@ class Board:
             self.seconds.setdefault(job.group, []).append(seconds)
 
 
+class Feed:
+    """Jobs that are put in while others run. `ended` is called with each that has ended, and its error or ''.
+
+    Other threads put jobs in, and may change `workers`, the number of runs at a time.
+    """
+
+    def __init__(self, workers: int, ended: Callable[[Job, str], None] = lambda job, problem: None) -> None:
+        self.workers, self.ended, self.open = workers, ended, True
+        self.heard, self._bell = multiprocessing.Pipe(duplex=False)
+        self._new: deque[Job] = deque()
+
+    def put(self, jobs: Iterable[Job]) -> None:
+        self._new.extend(jobs)
+        self._bell.send(None)
+
+    def close(self) -> None:
+        """No more jobs will come."""
+        self.open = False
+        self._bell.send(None)
+
+    def taken(self) -> list[Job]:
+        """The jobs that are new since the last call."""
+        while self.heard.poll():
+            self.heard.recv()
+        return [self._new.popleft() for _ in range(len(self._new))]
+
+
 def run_all(jobs: Sequence[Job], workers: int = 1, watch: Watch | None = None) -> dict[str, str]:
     """Trains all unfinished jobs, `workers` at a time; returns the error of each group that failed."""
-    board = Board(jobs, workers, watch or Watch())
-    for job in jobs:
-        if job.done and job.group not in board.failures:
-            problem = job.attempt()
-            board.end(job, problem, 0.0 if problem else job.seconds)
-    waiting = [job for job in jobs if not job.done]
     if workers == 1:
-        _one_by_one(waiting, board)
-    else:
-        with gpu_sharing.side_by_side() if any(map(_on_gpu, waiting)) else nullcontext():
-            _side_by_side(waiting, board)
-    board.begin([], [])
+        return _one_by_one(jobs, Board([], workers, watch or Watch()))
+    feed = Feed(workers)
+    feed.put(jobs)
+    feed.close()
+    return run_fed(feed, any(_on_gpu(job) for job in jobs if not job.done), watch)
+
+
+def run_fed(feed: Feed, on_gpu: bool, watch: Watch | None = None) -> dict[str, str]:
+    """Trains the jobs that are put into a feed, until it is closed; returns the error of each group that failed."""
+    board = Board([], feed.workers, watch or Watch())
+    with gpu_sharing.side_by_side() if on_gpu else nullcontext():
+        _side_by_side(board, feed)
     return board.failures
 
 
@@ -154,7 +183,8 @@ def _on_gpu(job: Job) -> bool:
     return device_of(load_config(job.recipe, base=job.settings).device).type == "cuda"
 
 
-def _one_by_one(waiting: list[Job], board: Board) -> None:
+def _one_by_one(jobs: Sequence[Job], board: Board) -> dict[str, str]:
+    waiting = _unfinished(jobs, board)
     while waiting:
         job = waiting.pop(0)
         if board.skips(job):
@@ -162,6 +192,23 @@ def _one_by_one(waiting: list[Job], board: Board) -> None:
         board.begin([job], waiting)
         began = time.monotonic()
         board.end(job, job.attempt(board.watch), time.monotonic() - began)
+    board.begin([], [])
+    return board.failures
+
+
+def _unfinished(jobs: Sequence[Job], board: Board, feed: Feed | None = None) -> list[Job]:
+    """The jobs that are left to do, once those that are done have been checked."""
+    board.jobs += jobs
+    for job in jobs:
+        if not job.done:
+            continue
+        problem = board.failures.get(job.group, "")
+        if not problem:
+            problem = job.attempt()
+            board.end(job, problem, 0.0 if problem else job.seconds)
+        if feed:
+            feed.ended(job, problem)
+    return [job for job in jobs if not job.done]
 
 
 class Worker:
@@ -204,29 +251,39 @@ class Worker:
             self.pipe.send(None)
 
 
-def _side_by_side(waiting: list[Job], board: Board) -> None:
+def _side_by_side(board: Board, feed: Feed) -> None:
     """Each run is in a process beside the others: one that is killed, such as for lack of memory, is replaced."""
     workers: list[Worker] = []
+    waiting: list[Job] = []
+    allowed = feed.workers
     try:
         while True:
+            if feed.workers != allowed:
+                allowed = board.workers = feed.workers
+            found, is_open = feed.taken(), feed.open
+            # What was put in before it was closed.
+            waiting += _unfinished(found if is_open else found + feed.taken(), board, feed)
             workers = [worker for worker in workers if worker.job or worker.process.is_alive()]
             while waiting and len(busy := [worker for worker in workers if worker.job]) < board.workers:
                 job = waiting.pop(0)
                 if board.skips(job):
+                    feed.ended(job, board.failures.get(job.group, "its time was up"))
                     continue
                 if len(busy) == len(workers):
-                    workers.append(Worker(board.workers))
+                    workers.append(Worker(allowed))
                 next(worker for worker in workers if not worker.job).take(job)
             running = {worker.pipe: worker for worker in workers if worker.job}
             board.begin([worker.job for worker in running.values() if worker.job], waiting)
-            if not running:
+            if not running and not waiting and not is_open:
                 return
-            for worker in [running[ready] for ready in connection.wait(list(running))]:  # type: ignore[index]
+            ready = connection.wait([*running, feed.heard] if is_open else list(running))
+            for worker in [running[one] for one in ready if one in running]:
                 job, problem, seconds = worker.ended()
                 if board.waits(job, problem, sum(other.job is not None for other in workers)):
                     waiting.insert(0, job)
                 else:
                     board.end(job, problem, seconds)
+                    feed.ended(job, problem)
     finally:
         idle = [worker for worker in workers if not worker.job]
         for worker in idle:

@@ -446,6 +446,15 @@ class ComparisonBar(progress.Watch):
         facts = (self.count, f"{self.running} {self.state}".strip(), self._left())
         return ", ".join(fact for fact in facts if fact)
 
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """What the block prints stands above the bar, and goes where standard output goes."""
+        self.bar.stop()
+        try:
+            yield
+        finally:
+            self.bar.start()
+
     def __enter__(self) -> ComparisonBar:
         self.bar.start()
         self.pulse.start()

@@ -25,7 +25,7 @@ from fieldwise.studies.study import Case, Plan, Results, Row, Setup, Study, Verd
 
 FIELDS = 30
 # Rows of a gradient at a time; the share of a signal that counts as none.
-PIECE, FAINT = 20_000, 0.01
+PIECE, FAINT = 20_000, 0.05
 # Rows, epochs, parity sizes and models.
 SIZES: dict[str, tuple[int, int, tuple[int, ...], tuple[str, ...]]] = {
     "small": (50_000, 5, (2, 4, 8), ("fnn", "ipnn")),

@@ -12,8 +12,10 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from fieldwise.config.errors import ConfigError, TrainingError, unknown
 from fieldwise.config.files import held_folder, turn, whole_file, write_whole
 from fieldwise.config.progress import Watch
 from fieldwise.experiments.jobs import Job, run_all
+from fieldwise.nn.tree_models import TREES
 from fieldwise.reporting import plots, result_tables
 from fieldwise.studies.study import SIZES, Case, Plan, Results, Row, Setup, Shared, Source, Study
 
@@ -44,6 +47,26 @@ def run_study(
     device: str = "cpu",
 ) -> dict[str, Any]:
     """Runs or continues a study and returns its table and verdicts. A claim that fails is a result, not an error."""
+    setup = setup_of(study, size, data, seeds, device)
+    with ExitStack() as held:
+        folder = held.enter_context(claimed(out, study.id, setup))
+        if study.compute is not None:
+            return written(study, setup, Results(study.compute(setup)), folder)
+        rows: list[Row] = []
+        for own in runs_of(study, setup, out):
+            if own.other:
+                held.enter_context(claimed(out, own.name, setup))
+            own.make()
+            together = workers or own.fitting
+            failures: dict[str, str] = {}
+            for wave in own.waves:
+                failures |= run_all(wave, max(1, min(together, sum(not job.done for job in wave))), watch)
+            rows += own.rows(failures)
+        return written(study, setup, Results(rows), folder)
+
+
+def setup_of(study: Study, size: str, data: Path | None, seeds: int | None, device: str) -> Setup:
+    """What a study is to be run with; refuses what it cannot be."""
     if size not in SIZES:
         raise ConfigError(unknown("size", size, SIZES))
     if seeds is not None and seeds < 1:
@@ -51,23 +74,11 @@ def run_study(
     if data is not None and not data.is_dir():
         raise ConfigError(f"--data takes a folder, found none ({data})")
     device_of(device)  # refuses an unknown or missing device before anything is written
-    setup = Setup(size, seeds or study.seeds[size], data, device)
-    with _claimed(out, study.id, setup) as folder:
-        if study.plan is not None:
-            plan = study.plan(setup)
-            rows = _trained(study, setup, plan, folder, workers, watch)
-            for name, other in plan.others.items():
-                with _claimed(out, name, setup) as place:
-                    found = _trained(study, setup, other, place, workers, watch)
-                rows += [{"study": name, **row} for row in found]
-        else:
-            assert study.compute is not None
-            rows = study.compute(setup)
-        return _written(study, setup, Results(rows), folder)
+    return Setup(size, seeds or study.seeds[size], data, device)
 
 
 @contextmanager
-def _claimed(out: Path, name: str, setup: Setup) -> Iterator[Path]:
+def claimed(out: Path, name: str, setup: Setup) -> Iterator[Path]:
     """The folder of a study, locked for this process."""
     folder, data = out / name / setup.size, setup.data
     begun: Row = {"study": name, "size": setup.size, "data": str(data.resolve()) if data else None}
@@ -88,27 +99,66 @@ def _claim(folder: Path, identity: Row) -> None:
     write_whole(known, json.dumps(identity))
 
 
-def _trained(study: Study, setup: Setup, plan: Plan, folder: Path, workers: int, watch: Watch | None) -> list[Row]:
-    """A row for each case: its keys, its seed, and the run's metrics on held-out rows or why it failed."""
-    for name, source in plan.sources.items():
-        if not (folder / "data" / name / "data.json").exists():
-            _make(source, folder / "data" / name, folder.parents[1] / "data")
-    starts = {case.start for case in plan.cases}
-    jobs = [_job(case, folder, setup.device, study.weights or case.name in starts) for case in plan.cases]
-    workers = workers or _fitting_runs({job.data for job in jobs}, device_of(setup.device))
-    failures: dict[str, str] = {}
-    for later in (False, True):
-        wave = [job for case, job in zip(plan.cases, jobs, strict=True) if bool(case.start) == later]
-        failures |= run_all(wave, max(1, min(workers, sum(not job.done for job in wave))), watch) if wave else {}
-    rows = []
-    for case, job in zip(plan.cases, jobs, strict=True):
-        row: Row = {**case.keys, "seed": case.seed}
-        if job.done:
-            row |= _measured(job.out) | (study.look(case, job.out) if study.look else {})
-        else:
-            row["failed"] = failures.get(job.group, "it was left out after another seed failed")
-        rows.append(row)
-    return rows
+@dataclass(frozen=True)
+class Runs:
+    """The runs of a plan, in the folder of the study that it is of; `study` is the one that looks at them."""
+
+    study: Study
+    setup: Setup
+    plan: Plan
+    folder: Path
+    other: bool = False
+
+    @property
+    def name(self) -> str:
+        """The id of the study whose folder has the runs."""
+        return self.folder.parent.name
+
+    @cached_property
+    def jobs(self) -> list[Job]:
+        """A job for each case."""
+        starts = {case.start for case in self.plan.cases}
+        kept = [self.study.weights or case.name in starts for case in self.plan.cases]
+        both = zip(self.plan.cases, kept, strict=True)
+        return [_job(case, self.folder, self.setup.device, weights) for case, weights in both]
+
+    @property
+    def waves(self) -> list[list[Job]]:
+        """The jobs, and behind them those that start from weights of others."""
+        both = list(zip(self.plan.cases, self.jobs, strict=True))
+        found = [[job for case, job in both if bool(case.start) == later] for later in (False, True)]
+        return [wave for wave in found if wave]
+
+    @property
+    def fitting(self) -> int:
+        """How many of the runs fit beside each other, once their rows are made."""
+        return _fitting_runs({job.data for job in self.jobs}, device_of(self.setup.device))
+
+    def make(self) -> None:
+        """Prepares the rows that are not there."""
+        for name, source in self.plan.sources.items():
+            if not (self.folder / "data" / name / "data.json").exists():
+                _make(source, self.folder / "data" / name, self.folder.parents[1] / "data")
+
+    def rows(self, failures: Mapping[str, str]) -> list[Row]:
+        """A row for each case: its keys, its seed, and the run's metrics on held-out rows or why it failed."""
+        rows = []
+        for case, job in zip(self.plan.cases, self.jobs, strict=True):
+            row: Row = ({"study": self.name} if self.other else {}) | {**case.keys, "seed": case.seed}
+            if job.done:
+                row |= _measured(job.out) | (self.study.look(case, job.out) if self.study.look else {})
+            else:
+                row["failed"] = failures.get(job.group, "it was left out after another seed failed")
+            rows.append(row)
+        return rows
+
+
+def runs_of(study: Study, setup: Setup, out: Path) -> list[Runs]:
+    """The runs that a study trains, and those of other studies that it uses."""
+    assert study.plan is not None
+    plan = study.plan(setup)
+    others = [Runs(study, setup, other, out / name / setup.size, True) for name, other in plan.others.items()]
+    return [Runs(study, setup, plan, out / study.id / setup.size), *others]
 
 
 def _make(source: Source, place: Path, worlds: Path) -> None:
@@ -139,12 +189,13 @@ def _fitting_runs(data: Iterable[Path], device: torch.device) -> int:
 
 
 def _job(case: Case, folder: Path, device: str, weights: bool) -> Job:
-    # The paper's models learn from the rows as they are.
-    settings = {"device": device, "train.hide": False, **case.settings, "seed": case.seed}
+    # The paper's models learn from the rows as they are; trees always do.
+    plain = {} if case.settings.get("model.name") in TREES else {"train.hide": False}
+    settings = {"device": device, **plain, **case.settings, "seed": case.seed}
     if case.start:
         settings["train.init_from"] = str(_run_folder(folder, case.start, case.seed))
     group, name, place = (
-        f"{case.name} {case.seed}",
+        f"{folder.parent.name} {case.name} {case.seed}",
         f"{case.name} seed {case.seed}",
         _run_folder(folder, case.name, case.seed),
     )
@@ -169,7 +220,7 @@ def _measured(run: Path) -> Row:
     return found | {name: report[name] for name in ("parameters", "seconds", "rows_per_s", "best_epoch")}
 
 
-def _written(study: Study, setup: Setup, runs: Results, folder: Path) -> dict[str, Any]:
+def written(study: Study, setup: Setup, runs: Results, folder: Path) -> dict[str, Any]:
     results = study.derived(runs)
     rows = results.summed_up(study.keys, study.columns)
     verdicts = study.verdicts(runs)

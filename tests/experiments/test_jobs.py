@@ -30,8 +30,9 @@ class Pretended(Job):
                 file.write("x")
             if len((self.out / "tries").read_text()) < 2 or len(self.out.name) > len("large0"):
                 return jobs.NoRoom("no room")
-        if self.group == "small":
-            time.sleep(0.2)
+        if self.group == "beside":
+            while len(list(self.out.parent.glob("large*/tries"))) < 2:
+                time.sleep(0.01)
         if self.group == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         self.out.mkdir(exist_ok=True)
@@ -85,14 +86,14 @@ def test_side_by_side_in_processes_that_are_replaced_when_they_die(tmp_path, mon
 
 def test_a_run_that_finds_no_room_goes_on_when_another_has_ended(tmp_path):
     watch = Heard()
-    assert run_all(made(tmp_path, "small", "large"), 4, watch) == {}
+    assert run_all(made(tmp_path, "beside", "large"), 4, watch) == {}
     assert [(tmp_path / f"large{n}" / "tries").read_text() for n in (0, 1)] == ["xx", "xx"]
     assert watch.lines[-1] == ([], 4, 4, True)
 
 
 def test_a_run_that_finds_no_room_alone_fails(tmp_path):
     (tmp_path / "deep").mkdir()
-    jobs_of = [*made(tmp_path, "small")[:1], *made(tmp_path / "deep", "large")[:1]]
+    jobs_of = [*made(tmp_path, "lr")[:1], *made(tmp_path / "deep", "large")[:1]]
     jobs_of[1] = dataclasses.replace(jobs_of[1], out=tmp_path / "large without end")
     assert run_all(jobs_of, 2) == {"large": "no room"}
     assert run_all([jobs_of[1]], 1) == {"large": "no room"}

@@ -306,7 +306,7 @@ def test_figure_19_reads_maps_of_its_runs(tmp_path: Path, monkeypatch: pytest.Mo
     found = runner.run_study(
         replace(fig19.STUDY, plan=lambda setup: tiny(fig19.plan(setup))), tmp_path, seeds=1, workers=1
     )
-    assert len(found["lines"]) == 6
+    assert len(found["lines"]) == 9
     assert all(0 < row["terms_bar"] <= 1 for row in found["rows"])
 
 

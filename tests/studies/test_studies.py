@@ -574,3 +574,14 @@ def test_the_sequence_study_judges_by_the_truth(tmp_path: Path):
     clicks = data.parts["test"].labels
     found = sequence.look(made.cases[0], tmp_path)["oracle"]
     assert found == pytest.approx(-np.log(np.where(clicks, truth, 1 - truth)).mean())
+
+
+@pytest.mark.parametrize("model", ["lr", "symmetric"])
+def test_every_kind_of_model_trains_in_a_study(tmp_path: Path, model: str):
+    def small(setup: Setup) -> Plan:
+        own = {"model.rounds": 3} if model == "symmetric" else FAST
+        cases = [Case({"model": model, "lr": 0}, "drawn", {"model.name": model, **own}, seed) for seed in range(2)]
+        return Plan({"drawn": sources.codes(drawn)}, cases)
+
+    study = replace(TOY, plan=small, claims=lambda results: [Verdict("it is", results.mean("auc"), 2)])
+    assert runner.run_study(study, tmp_path, workers=1)["failed"] == []
