@@ -44,9 +44,9 @@ def claims(results: Results) -> list[Verdict]:
             spread = max((stdev(found) for found in areas.values() if len(found) > 1), default=0.0)
             doubts[f"{data} {model}"] = spread - gain
     most = key_of_lowest({name: -doubt for name, doubt in doubts.items()})
-    words = "gains less an sd: " + ", ".join(f"{name} {-doubt:+.4f}" for name, doubt in doubts.items())
-    claim = f"FM's start is not surely better everywhere: not for {most}"
-    return [Verdict(claim, doubts[most], results.seeds, words, strict=False)]
+    gains = ", ".join(f"{name} {-doubt:+.4f}" for name, doubt in doubts.items())
+    words = f"not for {most}; gains less an sd: {gains}"
+    return [Verdict("FM's start is not surely better everywhere", doubts[most], results.seeds, words, strict=False)]
 
 
 STUDY = Study(
