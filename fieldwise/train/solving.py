@@ -15,6 +15,7 @@ from fieldwise.config.progress import Progress
 from fieldwise.config.settings import Config
 from fieldwise.data.dataset import Dataset
 from fieldwise.data.encode.encoder import Encoder
+from fieldwise.loops.blas import one_blas_thread
 from fieldwise.nn.model import Model
 from fieldwise.optim.make import NEWTON
 from fieldwise.train.curves import MOST_COLUMNS, Curves, affordable, fitted
@@ -54,7 +55,8 @@ class Solving(Run):
         ids = np.concatenate([np.array(part.ids[:]), part.shown(hidden)])
         curves = Curves.of(layout, [encoder.numbers_of(field) for field in range(layout.fields)], ids)
         weights = None if part.weights is None else part.weights[own].astype(np.float64)
-        found = fitted(curves.design(ids), part.labels[own], curves.kinds, weights)
+        with one_blas_thread():
+            found = fitted(curves.design(ids), part.labels[own], curves.kinds, weights)
         self._put(curves.weights(found.found), found.bias)
         self.state.seconds = time.monotonic() - began
         self.state.step = 1
