@@ -6,6 +6,12 @@ import pytest
 from fieldwise.loops.blas import _threads, one_blas_thread
 
 
+def stopped_within(known: object) -> None:
+    with one_blas_thread():
+        assert callable(known) and known() == 1
+        raise ValueError("stop")
+
+
 def test_within_numpy_has_one_thread_and_after_an_error_as_many_as_before():
     found = _threads()
     if found is None:
@@ -14,9 +20,8 @@ def test_within_numpy_has_one_thread_and_after_an_error_as_many_as_before():
     before = known()
     choose(2)
     try:
-        with pytest.raises(ValueError, match="stop"), one_blas_thread():
-            assert known() == 1
-            raise ValueError("stop")
+        with pytest.raises(ValueError, match="stop"):
+            stopped_within(known)
         assert known() == 2
     finally:
         choose(before)
