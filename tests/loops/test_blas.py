@@ -1,14 +1,16 @@
 """The threads of numpy's BLAS."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from fieldwise.loops.blas import _threads, one_blas_thread
 
 
-def stopped_within(known: object) -> None:
+def stopped_within(known: Callable[[], int]) -> None:
     with one_blas_thread():
-        assert callable(known) and known() == 1
+        assert known() == 1
         raise ValueError("stop")
 
 
