@@ -35,8 +35,8 @@ LEAST = {
 }
 # Bins are numbered in a byte; each level of a tree doubles the sums to be kept.
 MOST = {"depth": 12, "bins": 255, "onehot": 255}
-# Splits of all rows that are worth the compiled loops, which are no faster on a million of them than numpy, but take a
-# third of a second to load; and splits of the rows that numpy takes at a time.
+# Splits of all rows that are worth the compiled loops, which take a third of a second to load and are not much faster
+# than numpy; and splits of the rows that numpy takes at a time.
 MANY, PIECE = 20_000_000, 1_000_000
 
 
