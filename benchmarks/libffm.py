@@ -29,7 +29,8 @@ from fieldwise.config.settings import load_config
 from fieldwise.data.batches import batches
 from fieldwise.data.dataset import Dataset
 from fieldwise.models import Model, build
-from fieldwise.train.loop import Network, resolve, train
+from fieldwise.train.loop import resolve, train
+from fieldwise.train.network import Network
 
 RECIPE = Path(__file__).parent.parent / "recipes" / "criteo" / "ffm-libffm.toml"
 ORDERS = 8

@@ -32,7 +32,8 @@ from fieldwise.evaluation import metrics
 from fieldwise.models import build
 from fieldwise.nn.model import Model
 from fieldwise.train import distributed
-from fieldwise.train.loop import Network, start, train
+from fieldwise.train.loop import start, train
+from fieldwise.train.network import Network
 from fieldwise.train.steps import SharedStep, Step
 from fieldwise.train.steps.shared import Share
 from tests.once import once, shared_folder

@@ -80,7 +80,7 @@ def test_imports_go_down():
 
 def test_training_needs_only_what_a_bare_gpu_machine_has():
     heavy = ["duckdb", "sklearn", "scipy", "pandas", "polars", "matplotlib", "xgboost", "optuna"]
-    code = f"import sys, fieldwise.train.loop, fieldwise.cli; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, fieldwise.train.network, fieldwise.cli; print([m for m in {heavy} if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
 

@@ -18,7 +18,8 @@ from fieldwise.data.batches import batches
 from fieldwise.data.dataset import Dataset
 from fieldwise.data.encode.prepare import Split, prepare
 from fieldwise.models import Model, build
-from fieldwise.train.loop import Network, resolve
+from fieldwise.train.loop import resolve
+from fieldwise.train.network import Network
 
 RECIPE = Path(__file__).parent.parent / "recipes" / "criteo" / "ffm-libffm.toml"
 ETA, LAMBDA, K = 0.2, 2e-5, 4

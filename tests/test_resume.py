@@ -17,7 +17,7 @@ from fieldwise.config.settings import load_config
 from fieldwise.data.encode.prepare import prepare
 from fieldwise.data.world import World
 from fieldwise.train import checkpoint
-from fieldwise.train import loop as room
+from fieldwise.train import network as room
 from fieldwise.train.loop import Progress, train
 
 SETTINGS = {

@@ -66,6 +66,16 @@ def test_a_small_file_is_prepared_and_predicted_without_pandas_and_numba(data: P
     assert loaded(large, *asked) == "[]"
 
 
+def test_very_few_rows_are_compared_and_predicted_without_torch(data: Path, tmp_path: Path) -> None:
+    """It takes more processor time to load than their trees and LR to train."""
+    asked = ("compare", data, "--time", "1s", "--out", tmp_path / "out", "--json")
+    assert loaded(("torch", "sklearn", "pandas"), *asked) == "[]"
+    assert run("train", data, "--model", "lr", "--set", "train.optimizer=newton", "--out", tmp_path / "lr") == 0
+    csv.write_csv(World("demo").log(20).table, tmp_path / "rows.csv")
+    asked = ("predict", tmp_path / "lr", tmp_path / "rows.csv", "-o", tmp_path / "out.csv", "--json")
+    assert loaded(UNUSED, *asked) == "[]"
+
+
 def test_pandas_is_there_for_who_asks_for_it() -> None:
     claimed = "from fieldwise.config import own_process; own_process.claim(); import fieldwise.data.read.formats"
     script = f"{claimed}, pandas; print(pandas.DataFrame({{'a': [1]}}).a[0])"

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -28,6 +29,7 @@ from fieldwise.config.settings import Config, config_from
 from fieldwise.data.encode import lifetimes
 from fieldwise.data.encode.encoder import PAST_FILES, Encoder
 from fieldwise.data.schema import Layout, Schema
+from fieldwise.nn.lines import Lines
 from fieldwise.nn.tree_models import TREES
 
 if TYPE_CHECKING:
@@ -166,15 +168,12 @@ def copy_files(source: Path, out: Path) -> None:
 
 def _seal(work: Path) -> None:
     """Writes bundle.json, with a digest of each file that is there."""
-    # Not imported above: a server without torch opens bundles too.
-    import torch
-
     own = (path for path in work.rglob("*") if path.is_file() and _is_own(path.relative_to(work)))
     files = sorted(path for path in own if path != work / "bundle.json")
     facts = {
         "format": FORMAT,
         "fieldwise": fieldwise.__version__,
-        "torch": str(torch.__version__),
+        "torch": version("torch"),
         "files": {path.relative_to(work).as_posix(): digest_of(path) for path in files},
     }
     write_json(work / "bundle.json", facts)
@@ -190,13 +189,14 @@ def locate(path: Path) -> Path:
     raise BundleError(f"expected a run or a bundle folder, found neither config.toml nor bundle.json ({path})")
 
 
-def load(path: Path) -> Bundle:
-    """Opens the bundle of a run or a bundle folder, after checking every file's digest."""
+def load(path: Path, only_scores: bool = False) -> Bundle:
+    """Opens the bundle of a run or a bundle folder, after checking every file's digest. For who `only_scores` LR is its
+    numbers alone, without torch."""
     folder = checked(path)
     if "serving" in read_json(folder / "bundle.json"):
         way_out = "give the run or the bundle that it was exported from"
         raise BundleError(f"the folder was exported to serve from and has no weights for torch; {way_out} ({folder})")
-    return opened(folder, _trained, {})
+    return opened(folder, _scoring if only_scores else _trained, {})
 
 
 def opened(folder: Path, model_of: Callable[[Path, Config, Layout], M], encoders: dict[Digests, Encoder]) -> Opened[M]:
@@ -221,6 +221,15 @@ def opened(folder: Path, model_of: Callable[[Path, Config, Layout], M], encoders
 def _trained(folder: Path, config: Config, layout: Layout) -> Trained:
     """The model of a bundle folder, in torch or XGBoost."""
     model = build_model(config, layout)
+    model.load(folder / model.file)
+    return model
+
+
+def _scoring(folder: Path, config: Config, layout: Layout) -> Trained:
+    """As `_trained`; but LR, whoever trained it, without torch."""
+    if config.model != "lr":
+        return _trained(folder, config, layout)
+    model = Lines(layout)
     model.load(folder / model.file)
     return model
 

@@ -65,9 +65,9 @@ class Predictor:
         self.model: Any = opened.model if device == "cpu" else opened.model.to(device_of(device))
 
     @classmethod
-    def load(cls, path: str | Path, device: str = "cpu") -> Predictor:
-        """Opens a run or a bundle folder."""
-        return cls(bundle.load(Path(path)), device)
+    def load(cls, path: str | Path, device: str = "cpu", only_scores: bool = False) -> Predictor:
+        """Opens a run or a bundle folder; for who `only_scores`, with as little as scoring needs."""
+        return cls(bundle.load(Path(path), only_scores), device)
 
     @property
     def schema(self) -> Schema:

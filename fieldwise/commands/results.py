@@ -96,7 +96,7 @@ def predict(
     from fieldwise.data.read.parallel import cores, using
     from fieldwise.data.recipes.raw_columns import rows_of
 
-    predictor = Predictor.load(source, device)
+    predictor = Predictor.load(source, device, only_scores=True)
     if file.exists() and file.samefile(rows):
         raise ConfigError(f"the output would replace the input; choose another -o ({file})")
     with using(cores()), separated(separator), counting("predicting", json) as progress:

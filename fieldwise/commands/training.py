@@ -80,7 +80,7 @@ def train(
     job = Job(settings, _made(data, json), folder, resume, json, stalled_after)
     # Sharded tables need the launcher even for one worker.
     if (workers != 1 or settings.train.tables == "sharded") and "WORLD_SIZE" not in os.environ:
-        preload: tuple[str, ...] = ("fieldwise.train.loop",)
+        preload: tuple[str, ...] = ("fieldwise.train.network",)
         if settings.train.tables == "sharded":
             preload += ("fieldwise.train.sharded.store",)
         report = distributed.launch(_train, (job,), workers, restarts, preload)

@@ -13,6 +13,9 @@ from typing import Any, get_args, get_type_hints
 from fieldwise.config.errors import TYPES, ConfigError, unknown
 from fieldwise.config.toml import dumps
 
+# An optimizer of LR alone, which takes no steps (train/solving.py).
+NEWTON = "newton"
+
 
 @dataclass(frozen=True)
 class TrainSettings:

@@ -96,7 +96,8 @@ def compare(
     if recipes is not None and not recipes.is_dir():
         raise ConfigError(f"--recipes takes a folder with a MODEL.toml for each model, found none ({recipes})")
     check_parts(Dataset.open(data))
-    device_of(device or "auto")
+    if device:
+        device_of(device)
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out takes a folder, found a file; choose another name ({out})")
     with held_folder(out, f"comparing models in {out}"):

@@ -20,7 +20,7 @@ from fieldwise.data.schema import Layout
 from fieldwise.models import options
 from fieldwise.nn.trees import Trees
 from fieldwise.parts.kernel.formula import KernelProduct
-from fieldwise.train.loop import batch_size
+from fieldwise.train.network import batch_size
 
 # L2 on all rows of a larger table, and its dense updates, would be too slow.
 WHOLE_TABLE_ROWS = 300_000

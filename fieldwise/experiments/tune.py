@@ -26,7 +26,8 @@ from fieldwise.experiments.search_space import Axis, OneOf, apply, search_space
 from fieldwise.experiments.trials import WORDS, Study, check_free, import_optuna
 from fieldwise.reporting.console import TuningBar
 from fieldwise.train.boosting import Boosting
-from fieldwise.train.loop import average, resolve, start
+from fieldwise.train.loop import resolve, start
+from fieldwise.train.network import average
 from fieldwise.train.runs import Run, check_parts
 
 # With fewer trials the importance of settings is not computed.

@@ -35,8 +35,9 @@ LEAST = {
 }
 # Bins are numbered in a byte; each level of a tree doubles the sums to be kept.
 MOST = {"depth": 12, "bins": 255, "onehot": 255}
-# Rows that are worth the compiled loops, which take half a second to load.
-MANY = 256
+# Splits of all rows that are worth the compiled loops, which take a third of a second to load and are not much faster
+# than numpy; and splits of the rows that numpy takes at a time.
+MANY, PIECE = 20_000_000, 1_000_000
 
 
 def symmetric(
@@ -102,21 +103,28 @@ class Symmetric(Trees):
         self.grown, self._all = self.grown[:rounds], None
 
     def logits(self, ids: NDArray[np.int32]) -> NDArray[np.float32]:
-        rows = self.features(ids)
+        rows, splits = self.features(ids), self.splits.columns.size
         found = np.full(len(rows), self.base)
-        if len(rows) > MANY:
+        if len(rows) * splits > MANY:
             from fieldwise.nn.symmetric_loops import scores
 
             scores(rows, *self.splits, found)
-        elif self.splits.columns.size:
-            columns, bounds, single, values = self.splits
-            picked = rows[:, columns]
-            right = np.where(single, picked == bounds, picked > bounds)
-            leaves = right @ (1 << np.arange(columns.shape[1]))
-            added = values[np.arange(len(values)), leaves].astype(np.float64)
-            # One after the other, as the loop does: numpy's sum takes them in another order.
-            found = np.cumsum(np.hstack([found[:, None], added]), axis=1)[:, -1]
+        elif splits:
+            step = max(1, PIECE // splits)
+            for first in range(0, len(rows), step):
+                found[first : first + step] = self._scored(rows[first : first + step])
         return found.astype(np.float32)
+
+    def _scored(self, rows: NDArray[np.float32]) -> NDArray[np.float64]:
+        """The logits (n,) of rows (n, H), as the loops compute them."""
+        columns, bounds, single, values = self.splits
+        picked = rows[:, columns]
+        right = np.where(single, picked == bounds, picked > bounds)
+        leaves = right @ (1 << np.arange(columns.shape[1]))
+        added = values[np.arange(len(values)), leaves].astype(np.float64)
+        # One after the other, as the loop does: numpy's sum takes them in another order.
+        base = np.full((len(rows), 1), self.base)
+        return np.asarray(np.cumsum(np.hstack([base, added]), axis=1)[:, -1])
 
     @property
     def splits(self) -> Splits:

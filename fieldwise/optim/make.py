@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fieldwise.config.errors import ConfigError, unknown
+from fieldwise.config.settings import NEWTON
 from fieldwise.optim.adagrad import AdaGrad
 from fieldwise.optim.adam import Adam
 from fieldwise.optim.ftrl import FTRL
@@ -13,8 +14,6 @@ from fieldwise.optim.rows import RowOptimizer
 from fieldwise.optim.sgd import SGD
 
 OPTIMIZERS = ("adam", "adagrad", "ftrl", "sgd")
-# Of LR alone, and no optimiser of steps (train/solving.py).
-NEWTON = "newton"
 
 
 def make_optimizer(

@@ -57,7 +57,7 @@ def blend(
     `plain` gives all members the same weight. Weights and calibration are fitted on the validation rows, and on what is
     known `beside` them of the same members. With `pairs` the report says how strongly fields interact.
     """
-    opened = [bundle.load(source) for source in sources]
+    opened = [bundle.load(source, only_scores=True) for source in sources]
     paths = {one.path: source for one, source in zip(opened, sources, strict=True)}
     members = [member for one in opened for member in one.members or (one,)]
     if len(members) < 2:
@@ -90,7 +90,8 @@ class Blending(Run):
         beside: Evidence | None = None,
     ) -> None:
         schema, encoder, self.model = bundle.joined(members)
-        self.model.to(device_of(config.device))
+        if config.device != "cpu":  # members are opened there
+            self.model.to(device_of(config.device))
         self.members, self.datasets = members, datasets
         first = datasets[0]
         rows = {part: _joined(encoder, members, datasets, part) for part in _held_out(datasets)}

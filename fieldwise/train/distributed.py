@@ -26,6 +26,11 @@ from torch.distributed.rendezvous import rendezvous
 
 from fieldwise.bundle.scoring import Scorer, score
 from fieldwise.config.errors import ConfigError, FieldwiseError, TrainingError, WorkerLost
+from fieldwise.train.worker import count as count
+from fieldwise.train.worker import first as first
+from fieldwise.train.worker import from_first as from_first
+from fieldwise.train.worker import rank as rank
+from fieldwise.train.worker import restarted as restarted
 
 T = TypeVar("T")
 
@@ -39,26 +44,6 @@ class Link:
     """How long a worker waits for the others."""
 
     patience = timedelta(seconds=STALLED_AFTER)
-
-
-def rank() -> int:
-    """The number of this worker, from 0."""
-    return group.get_rank() if group.is_initialized() else 0
-
-
-def count() -> int:
-    """How many workers there are."""
-    return group.get_world_size() if group.is_initialized() else 1
-
-
-def first() -> bool:
-    """Whether this is rank 0, which writes files and prints."""
-    return rank() == 0
-
-
-def restarted() -> bool:
-    """Whether the launcher restarted the workers after one was lost: the run resumes from its checkpoint."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0
 
 
 @contextmanager
@@ -210,23 +195,6 @@ def _mistakes_returned(work: Callable[..., T], arguments: tuple[Any, ...]) -> T 
         return work(*arguments)
     except FieldwiseError as error:
         return error
-
-
-def from_first(action: Callable[[], T]) -> T:
-    """Runs the action on rank 0; every worker returns its result, or raises the user's mistake that it raised."""
-    if count() == 1:
-        return action()
-    shared: list[Any] = [None]
-    if first():
-        try:
-            shared[0] = action()
-        except FieldwiseError as error:
-            shared[0] = error
-    group.broadcast_object_list(shared, src=0)
-    if isinstance(shared[0], FieldwiseError):
-        raise shared[0]
-    result: T = shared[0]
-    return result
 
 
 def beside() -> Any:

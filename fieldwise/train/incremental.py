@@ -21,13 +21,12 @@ from torch import Tensor
 from fieldwise.bundle import bundle
 from fieldwise.bundle.bundle import Bundle
 from fieldwise.config.errors import BundleError, ConfigError
-from fieldwise.config.settings import Config
+from fieldwise.config.settings import NEWTON, Config
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.kinds.kind import Ids
 from fieldwise.data.schema import FIRST, OTHER, Layout
 from fieldwise.nn.embedding import Table
 from fieldwise.nn.model import Model
-from fieldwise.optim.make import NEWTON
 
 
 def settings_of(path: Path) -> dict[str, Any]:

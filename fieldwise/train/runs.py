@@ -31,7 +31,7 @@ from fieldwise.data.schema import VIEWS
 from fieldwise.evaluation import metrics
 from fieldwise.evaluation.outlook import Outlook, outlook
 from fieldwise.evaluation.pair_strength import strength_of_pairs
-from fieldwise.train import callbacks, distributed
+from fieldwise.train import callbacks, worker
 from fieldwise.train.race import FILE as LOGITS
 from fieldwise.train.race import Race
 from fieldwise.train.state import State, Stopwatch
@@ -68,7 +68,7 @@ class Run(ABC):
         self.ahead, self.bias = outlook(dataset.levels), 0.0
         self.state, self.watch = State(), Stopwatch("setup")
         self.callbacks = callbacks.Callbacks(replace(config, train=replace(config.train, callbacks="")))
-        self.finished = distributed.from_first(lambda: self._claim(resume))
+        self.finished = worker.from_first(lambda: self._claim(resume))
 
     @property
     def together(self) -> bool:
@@ -95,7 +95,7 @@ class Run(ABC):
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         # On a full disk the mark cannot be written either: the error itself says so.
         with suppress(OSError, FieldwiseError):
-            if isinstance(error, TrainingError) and distributed.first():
+            if isinstance(error, TrainingError) and worker.first():
                 with whole_file(self.out / FAILED) as file:
                     file.write_text(f"{error}\n", encoding="utf-8")
         self.close()
@@ -167,7 +167,7 @@ class Run(ABC):
         return metrics.evaluate(self.valid.labels, metrics.sigmoid(logits + self.offset), self.valid.weights, False)
 
     def _log(self, record: dict[str, Any]) -> None:
-        if not distributed.first():
+        if not worker.first():
             return
         line = json.dumps(record) + "\n"
         with (self.out / "log.jsonl").open("a", encoding="utf-8") as file:
@@ -179,7 +179,7 @@ class Run(ABC):
     def _trim_log(self) -> None:
         """Drops what was logged after the checkpoint: those steps will be done, and logged, again."""
         path = self.out / "log.jsonl"
-        if distributed.first() and path.exists() and not self.finished:
+        if worker.first() and path.exists() and not self.finished:
             with path.open("r+b") as file:
                 file.truncate(self.state.log_bytes)
 
@@ -189,7 +189,7 @@ class Run(ABC):
         With `pairs` also measures how strongly fields interact, which may take as long as the training.
         Rank 0 does it, and the others help to score where that takes all of them; their report is empty.
         """
-        if not (distributed.first() or self.together):
+        if not (worker.first() or self.together):
             return {}
         self.watch.go_on("best weights")
         self._take_best()
@@ -203,7 +203,7 @@ class Run(ABC):
         self.watch.go_on("pairs")
         strength = self._pair_strength(self.valid) if pairs and self.dataset.layout.fields > 1 else None
         self.watch.go_on("calibration, metrics")
-        return self._leave(logits, strength, other) if distributed.first() else {}
+        return self._leave(logits, strength, other) if worker.first() else {}
 
     def _leave(
         self,

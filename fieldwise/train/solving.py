@@ -7,19 +7,20 @@ import time
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from fieldwise.bundle.scoring import score
 from fieldwise.config.errors import ConfigError
 from fieldwise.config.progress import Progress
-from fieldwise.config.settings import Config
+from fieldwise.config.settings import NEWTON, Config
 from fieldwise.data.dataset import Dataset
 from fieldwise.data.encode.encoder import Encoder
-from fieldwise.nn.model import Model
-from fieldwise.optim.make import NEWTON
+from fieldwise.loops.blas import one_blas_thread
+from fieldwise.nn.lines import Lines
 from fieldwise.train.curves import MOST_COLUMNS, Curves, affordable, fitted
 from fieldwise.train.runs import Run, check_settings
 
+# The model that it fits.
+LR = "lr"
 # The settings that it has.
 OWN = ("optimizer", "calibration", "callbacks", "hide")
 
@@ -27,19 +28,21 @@ OWN = ("optimizer", "calibration", "callbacks", "hide")
 class Solving(Run):
     """One fit of a model that is its linear part alone."""
 
-    model: Model
+    model: Lines
     steps = 1
 
-    def __init__(self, config: Config, dataset: Dataset, out: Path, resume: bool, model: Model) -> None:
+    def __init__(self, config: Config, dataset: Dataset, out: Path, resume: bool) -> None:
         check_settings(config, OWN, NEWTON, "leave it out, or choose another optimizer")
-        if model.linear is None or model.embedding is not None or model.branches:
-            raise ConfigError(f"train.optimizer={NEWTON} fits lr alone, found {config.model}; choose another optimizer")
+        if config.model != LR:
+            raise ConfigError(
+                f"train.optimizer={NEWTON} fits {LR} alone, found {config.model}; choose another optimizer"
+            )
         rows = dataset.parts["train"].rows
         if not affordable(dataset.layout, rows):
             found = f"{rows:,} rows and fields of {sum(dataset.layout.sizes):,} ids"
             most = f"takes few rows and at most about {MOST_COLUMNS:,} ids"
             raise ConfigError(f"train.optimizer={NEWTON} {most}, found {found}; choose another optimizer")
-        self.model = model
+        self.model = Lines(dataset.layout)
         super().__init__(config, dataset, out, resume)
         self._trim_log()
 
@@ -54,8 +57,9 @@ class Solving(Run):
         ids = np.concatenate([np.array(part.ids[:]), part.shown(hidden)])
         curves = Curves.of(layout, [encoder.numbers_of(field) for field in range(layout.fields)], ids)
         weights = None if part.weights is None else part.weights[own].astype(np.float64)
-        found = fitted(curves.design(ids), part.labels[own], curves.kinds, weights)
-        self._put(curves.weights(found.found), found.bias)
+        with one_blas_thread():
+            found = fitted(curves.design(ids), part.labels[own], curves.kinds, weights)
+        self.model.put(curves.weights(found.found), found.bias)
         self.state.seconds = time.monotonic() - began
         self.state.step = 1
         self.best_logits = score(self.model, self.valid.ids)
@@ -65,16 +69,6 @@ class Solving(Run):
         self._log(record)
         progress.step(part.rows, measured["log_loss"], 1)
         progress.evaluated(record)
-
-    @torch.no_grad()
-    def _put(self, weights: list[np.ndarray], bias: float) -> None:
-        """Fills the table and the bias of the linear part."""
-        assert self.model.linear is not None
-        table = self.model.linear.weights
-        for first, own in zip(table.layout.offsets, weights, strict=True):
-            table.put(first, torch.from_numpy(own.astype(np.float32))[:, None])
-        if self.model.linear.bias is not None:
-            self.model.linear.bias.fill_(bias)
 
     def _take_best(self) -> None:
         """Does nothing: there is one fit."""

@@ -286,9 +286,6 @@ def test_the_usual_models_read_rates_where_they_are_and_the_best_predicts(recipe
         ("symmetric-order", data / "order"),
         ("symmetric", data),
         ("lr", data),
-        ("fm", data),
-        ("ipnn", data),
-        ("fnn-rates", data / "rates"),
     ]
     assert not (data / "rates").exists()
     chosen = ["--models", "gbdt-rates,fm", "--blend", "all", "--seeds", 2]
@@ -408,16 +405,21 @@ def test_one_run_is_the_best_by_itself(data, recipes, tmp_path, capsys):
 
 
 def test_rates_that_are_not_there(data, capsys, tmp_path):
-    assert [entrant.name for entrant in entrants.entrants("", data)[0]] == [
-        "symmetric",
-        "gbdt",
-        "lr",
-        "fm",
-        "ipnn",
-        "fnn",
-    ]
+    assert [entrant.name for entrant in entrants.entrants("", data)[0]] == ["symmetric", "gbdt", "lr"]
     assert run("compare", data, "--models", "lr-rates", "--out", tmp_path / "out") == 2
     assert "'lr-rates' reads the folder" in capsys.readouterr().err
+
+
+def test_more_rows_have_networks_too_after_lr_which_spares_fm_most_of_its_epochs(data, monkeypatch):
+    monkeypatch.setattr(entrants, "VERY_FEW", 100)
+    named = [entrant.name for entrant in entrants.entrants("", data)[0]]
+    assert named == ["symmetric", "gbdt", "lr", "fm", "ipnn", "fnn"]
+
+
+def test_very_few_rows_of_many_ids_have_networks_too(data, monkeypatch):
+    """LR on them is no fit at once, and products of ids say what trees do not."""
+    monkeypatch.setattr(entrants, "affordable", lambda layout, rows, share: False)
+    assert [entrant.name for entrant in entrants.entrants("", data)[0]][-4:] == ["fm", "lr", "ipnn", "fnn"]
 
 
 def test_a_second_comparison_in_the_same_folder_is_refused(data, tmp_path, capsys):
@@ -465,7 +467,7 @@ def test_data_of_one_class_are_refused_before_a_folder_is_made(data, tmp_path, c
 
 
 def test_few_ids_have_an_lr_that_is_fitted_at_once(tmp_path):
-    """Before FM, which it spares most of its epochs; a refit gives it no epochs, of which it has none."""
+    """Beside trees alone where rows are very few; a refit gives it no epochs, of which it has none."""
     random = np.random.default_rng(0)
     shop, price = random.choice(["a", "b", "c"], 2000), random.normal(size=2000)
     click = (random.random(2000) < 1 / (1 + np.exp(-price - (shop == "a")))).astype(int)
@@ -473,7 +475,7 @@ def test_few_ids_have_an_lr_that_is_fitted_at_once(tmp_path):
     prepare({"train": lambda: iter([log])}, tmp_path / "data", "click", keep_rows=True)
     found, _ = entrants.entrants("", tmp_path / "data")
     names = [entrant.name for entrant in found]
-    assert names == ["gbdt-rates", "symmetric-order", "symmetric", "lr", "fm", "ipnn", "fnn-rates"]
+    assert names == ["gbdt-rates", "symmetric-order", "symmetric", "lr"]
     linear = found[names.index("lr")]
     assert linear.data == tmp_path / "data"
     job = linear.job(0, tmp_path / "runs", None, "cpu")

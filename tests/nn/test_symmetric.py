@@ -109,12 +109,15 @@ def test_a_missing_number_is_a_value_of_its_own():
     assert missing > 1 > -0.5 > known
 
 
-def test_a_row_alone_scores_as_among_others():
+def test_a_row_scores_alone_and_in_numpy_as_among_others_and_in_the_loops(monkeypatch):
     model, _ = grown()
-    ids = drawn(trees.MANY + 100, seed=1).ids
+    ids = drawn(400, seed=1).ids
+    monkeypatch.setattr(trees, "MANY", 0)
     together = model.logits(ids)
+    monkeypatch.setattr(trees, "MANY", 10**9)
+    monkeypatch.setattr(trees, "PIECE", 100 * model.splits.columns.size)
+    np.testing.assert_array_equal(model.logits(ids), together)
     np.testing.assert_array_equal(np.concatenate([model.logits(row[None]) for row in ids[:50]]), together[:50])
-    np.testing.assert_array_equal(model.logits(ids[: trees.MANY]), together[: trees.MANY])
 
 
 def test_values_never_seen_have_a_score_and_no_rows_none():

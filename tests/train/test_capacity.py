@@ -155,7 +155,7 @@ def test_memory_that_runs_out_later_is_one_line(
     def fit(*arguments: object) -> None:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes\nstack")
 
-    monkeypatch.setattr("fieldwise.train.loop.Network.fit", fit)
+    monkeypatch.setattr("fieldwise.train.network.Network.fit", fit)
     with pytest.raises(SystemExit) as end:
         cli.main(["train", str(trained.data), "--model", "lr", "--out", str(tmp_path / "run")])
     assert end.value.code == 2

@@ -13,7 +13,8 @@ from fieldwise.config.settings import Config, TrainSettings, load_config
 from fieldwise.data.encode.prepare import prepare
 from fieldwise.data.world import World
 from fieldwise.train.large_batches import scaled
-from fieldwise.train.loop import settled, train
+from fieldwise.train.loop import train
+from fieldwise.train.network import settled
 
 SETTINGS = {"model.name": "fnn", "model.dim": 4, "model.hidden": (8,), "train.epochs": 1, "train.batch_size": 50}
 

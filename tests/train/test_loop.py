@@ -18,7 +18,8 @@ from fieldwise.data.encode.prepare import Split, prepare
 from fieldwise.data.world import World
 from fieldwise.evaluation import metrics
 from fieldwise.models import build
-from fieldwise.train.loop import Network, Progress, average, start, train
+from fieldwise.train.loop import Progress, start, train
+from fieldwise.train.network import Network, average
 from tests.parts.drawn import drawn
 
 

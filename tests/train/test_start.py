@@ -19,7 +19,8 @@ from fieldwise.data.schema import Field, Layout, Schema
 from fieldwise.models import build
 from fieldwise.nn.model import Model
 from fieldwise.optim import Adam, learning_rate
-from fieldwise.train.loop import train, warmup
+from fieldwise.train.loop import train
+from fieldwise.train.network import warmup
 
 FIELDS, ROWS = 16, 6000
 

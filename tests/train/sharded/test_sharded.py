@@ -55,7 +55,7 @@ TRAINING |= {"train.average": 0.5, "train.checkpoints": 2}
 CONTINUED = TRAINING | {"train.clip": 0.5}
 FM = {key: value for key, value in TRAINING.items() if key.startswith("train.")} | {"model.name": "fm", "model.dim": 4}
 PRELOAD = (
-    "fieldwise.train.loop",
+    "fieldwise.train.network",
     "fieldwise.train.sharded.store",
     "fieldwise.optim.adam_loops",
     "tests.test_distributed",

@@ -14,7 +14,7 @@ from fieldwise.data.batches import Batch
 from fieldwise.data.schema import Layout
 from fieldwise.models import build
 from fieldwise.nn.model import Model
-from fieldwise.train import loop
+from fieldwise.train import network
 from fieldwise.train.steps import ShallowStep, Step, make_step
 from fieldwise.train.steps.shallow import Marks
 
@@ -160,7 +160,7 @@ def test_ffm_over_sets_goes_the_plain_way() -> None:
 def test_training_takes_it() -> None:
     model = build("fm", LAYOUT, {"dim": 2})
     assert isinstance(model, Model)
-    assert type(loop.make_step(model, Config("fm", {"dim": 2}), 10)) is ShallowStep
+    assert type(network.make_step(model, Config("fm", {"dim": 2}), 10)) is ShallowStep
 
 
 def test_marks_begin_anew_before_they_overflow() -> None:
