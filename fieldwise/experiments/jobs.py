@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import sys
 import threading
 import time
 from collections import deque
@@ -18,8 +19,6 @@ from multiprocessing import connection
 from pathlib import Path
 from statistics import fmean
 from typing import Any
-
-import torch
 
 from fieldwise.bundle.scoring import device_of
 from fieldwise.config.errors import FieldwiseError, TooLarge
@@ -73,12 +72,11 @@ class Job:
             train(config, self.data, self.out, resume=True, progress=progress, pairs=False, race=self.race)
         except TooLarge as error:
             return NoRoom(error)
-        except torch.OutOfMemoryError as error:
-            return NoRoom(_in_words(error))
         except FieldwiseError as error:
             return str(error)
         except Exception as error:
-            return _in_words(error)
+            # torch's, which a comparison of few rows does not load
+            return (NoRoom if type(error).__name__ == "OutOfMemoryError" else str)(_in_words(error))
         for name in self.unneeded:
             shutil.rmtree(self.out / name, ignore_errors=True)
         return ""
@@ -313,7 +311,8 @@ def _serve(pipe: Any) -> None:
     while (job := pipe.recv()) is not None:
         pipe.send(job.attempt())
         # What a run took of a GPU stays with its process otherwise, and other processes find no room.
-        if torch.cuda.is_initialized():
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_initialized():
             gc.collect()
             torch.cuda.empty_cache()
 
