@@ -19,6 +19,7 @@ from typing import Any
 
 from fieldwise.bundle.scoring import device_of
 from fieldwise.config.errors import FieldwiseError
+from fieldwise.config.interrupts import check
 from fieldwise.config.progress import Progress, Watch
 from fieldwise.config.settings import load_config
 from fieldwise.experiments import gpu_sharing
@@ -65,6 +66,7 @@ class Job:
         except FieldwiseError as error:
             return str(error)
         except Exception as error:
+            check()
             words = str(error).splitlines() or [""]
             return f"{type(error).__name__}: {words[0]}; see it with `fieldwise train ... --debug`"
         for name in self.unneeded:
@@ -128,6 +130,7 @@ def _on_gpu(job: Job) -> bool:
 
 def _one_by_one(waiting: list[Job], board: Board) -> None:
     while waiting:
+        check()
         job = waiting.pop(0)
         if board.skips(job):
             continue
@@ -193,6 +196,7 @@ def _side_by_side(waiting: list[Job], board: Board) -> None:
             board.begin([worker.job for worker in running.values() if worker.job], waiting)
             if not running:
                 return
+            check()
             for worker in [running[ready] for ready in connection.wait(list(running))]:  # type: ignore[index]
                 board.end(*worker.ended())
     finally:
