@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pyarrow import csv
 
+from fieldwise.config.own_process import COUNTING
 from fieldwise.data.encode.prepare import prepare
 from fieldwise.data.world import World
 from tests.experiments.test_compare import run
@@ -33,6 +34,7 @@ def loaded(names: tuple[str, ...], *arguments: object) -> str:
     script = SCRIPT.replace("{names}", repr(names))
     done = subprocess.run([sys.executable, "-c", script, *map(str, arguments)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    assert "leaked" not in done.stderr, "a library misses objects of its own that Python has not freed"
     return done.stdout.splitlines()[-1]
 
 
@@ -79,6 +81,13 @@ def test_training_on_a_cpu_loads_what_it_needs(data: Path, tmp_path: Path) -> No
     compilers = ("torch._inductor.compile_fx", "torch._dynamo.eval_frame")
     others = ("scipy.linalg", "pandas", "sklearn", "duckdb", "matplotlib", "xgboost", "optuna", "fastapi")
     assert loaded((*compilers, *others), *asked, "--json") == "[]"
+
+
+@pytest.mark.parametrize("library", sorted(COUNTING))
+def test_a_library_that_counts_its_objects_misses_none_in_the_end(library: str) -> None:
+    script = f"{CLAIMED}import torch, {library}"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
 
 
 def test_loading_does_not_look_for_garbage_among_all_objects() -> None:

@@ -12,6 +12,8 @@ from importlib.abc import MetaPathFinder
 _own = False
 # How much rarer a collection of all objects is.
 RARER = 10
+# Libraries that complain of each of their objects that is still there when Python has ended.
+COUNTING = {"duckdb", "onnx"}
 
 
 def claim() -> None:
@@ -24,8 +26,14 @@ def claim() -> None:
     _own = True
     young, middle, old = gc.get_threshold()
     gc.set_threshold(young, middle, RARER * old)
-    atexit.register(gc.freeze)
+    atexit.register(_leave)
     sys.meta_path.insert(0, _NoLinearAlgebra())
+
+
+def _leave() -> None:
+    """Spares Python the search for garbage among the objects of torch before it ends."""
+    if "torch" in sys.modules and not COUNTING & sys.modules.keys():
+        gc.freeze()
 
 
 class _NoLinearAlgebra(MetaPathFinder):
