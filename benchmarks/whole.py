@@ -7,7 +7,8 @@ A world's log is prepared straight into ids. Then each model trains one epoch of
 first with an empty cache of torch's compiler, then with the cache of the first time. `python` is the process before
 and after the run (imports, leaving), the other parts are the run's own (`times` in report.json). The steps alone are
 timed as the bench does, on the same rows with the same settings, in a third process after its first steps. The last
-column is the whole over the steps alone.
+columns are the whole over the steps alone, and both in processor seconds, which say more on a busy machine; there set
+OMP_NUM_THREADS=1 too, because threads that wait for each other run.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import itertools
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -30,8 +32,14 @@ from fieldwise.data.dataset import Dataset
 WARM_UP, STEPS = 8, 400
 
 
-def steps_alone(run: Path, data: Path) -> float:
-    """Seconds that the run's steps take in one epoch, without anything else, from those after the first ones."""
+def processor_seconds(whose: int = resource.RUSAGE_SELF) -> float:
+    used = resource.getrusage(whose)
+    return used.ru_utime + used.ru_stime
+
+
+def steps_alone(run: Path, data: Path) -> tuple[float, float]:
+    """Seconds that the run's steps take in one epoch, without anything else, from those after the first ones; and
+    processor seconds."""
     # Not above: it loads torch, which only this process needs.
     import torch
 
@@ -52,27 +60,28 @@ def steps_alone(run: Path, data: Path) -> float:
         if number == WARM_UP:
             step.flush()
             synchronize(device)
-            began = time.perf_counter()
+            began, used = time.perf_counter(), processor_seconds()
         step.run(next(source), number)
     step.flush()
     synchronize(device)
-    return (time.perf_counter() - began) / count * steps
+    share = steps / count
+    return (time.perf_counter() - began) * share, (processor_seconds() - used) * share
 
 
-def whole(model: str, data: Path, out: Path, asked: argparse.Namespace, cache: Path) -> dict[str, float]:
-    """Seconds of each part of one run in a process of its own."""
+def whole(model: str, data: Path, out: Path, asked: argparse.Namespace, cache: Path) -> tuple[dict[str, float], float]:
+    """Seconds of each part of one run in a process of its own, and its processor seconds."""
     shutil.rmtree(out, ignore_errors=True)
     settings = ["train.epochs=1", "train.batch_size=2000", f"train.precision={asked.precision}", *asked.set]
     given = list(itertools.chain.from_iterable(("--set", setting) for setting in settings))
     command = [sys.executable, "-m", "fieldwise", "train", str(data), "--model", model, "--device", asked.device]
-    began = time.perf_counter()
+    began, used = time.perf_counter(), processor_seconds(resource.RUSAGE_CHILDREN)
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(cache), "TRITON_CACHE_DIR": str(cache / "triton")}
     subprocess.run(
         [*command, *given, "--out", str(out), "--json"], check=True, stdout=subprocess.DEVNULL, env=environment
     )
-    seconds = time.perf_counter() - began
+    seconds, used = time.perf_counter() - began, processor_seconds(resource.RUSAGE_CHILDREN) - used
     report = json.loads((out / "report.json").read_text(encoding="utf-8"))
-    return {"python": seconds - sum(report["times"].values()), **report["times"]}
+    return {"python": seconds - sum(report["times"].values()), **report["times"]}, used
 
 
 def main() -> None:
@@ -87,7 +96,7 @@ def main() -> None:
     parser.add_argument("--steps-of", type=Path, nargs=2, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.steps_of:
-        print(steps_alone(*asked.steps_of))
+        print(*steps_alone(*asked.steps_of))
         return
     with tempfile.TemporaryDirectory() as own:
         folder = asked.folder or Path(own)
@@ -101,13 +110,13 @@ def main() -> None:
             shutil.rmtree(cache, ignore_errors=True)
             found = {name: whole(model, data, out, asked, cache) for name in ("cold", "warm")}
             alone = [sys.executable, __file__, "--steps-of", str(out), str(data)]
-            steps = float(subprocess.run(alone, check=True, capture_output=True, text=True).stdout)
-            for name, parts in found.items():
-                said = ", ".join(f"{part} {seconds:.2f}" for part, seconds in parts.items())
+            said = subprocess.run(alone, check=True, capture_output=True, text=True).stdout
+            steps, busy = map(float, said.split())
+            for name, (parts, used) in found.items():
+                each = ", ".join(f"{part} {seconds:.2f}" for part, seconds in parts.items())
                 total = sum(parts.values())
-                print(
-                    f"{model:8}{name:6}{total:8.2f} s: {said}; steps alone {steps:.2f}, {total / steps:.2f}", flush=True
-                )
+                ratios = f"steps alone {steps:.2f}, {total / steps:.2f}; processor {used:.2f}, {used / busy:.2f}"
+                print(f"{model:8}{name:6}{total:8.2f} s: {each}; {ratios}", flush=True)
 
 
 if __name__ == "__main__":

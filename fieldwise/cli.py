@@ -24,10 +24,14 @@ def main(arguments: list[str] | None = None) -> None:
     if arguments is None:
         own_process.claim()
     try:
-        code = _run(list(sys.argv[1:] if arguments is None else arguments))
+        # Around the imports too: an interrupt that one of them loses ends the verb before it begins.
+        with interrupts():
+            code = _run(list(sys.argv[1:] if arguments is None else arguments))
     except KeyboardInterrupt:
         code = 130
     if code == 130:
+        # Python remembers an interrupt of the `exec` of a text, which imports have, until the next, and ends by signal.
+        eval("0")
         print(STOPPED, file=sys.stderr)
     sys.exit(code)
 

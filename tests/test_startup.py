@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 from pyarrow import csv
 
+from fieldwise.config.own_process import COUNTING
 from fieldwise.data.encode.prepare import prepare
 from fieldwise.data.world import World
 from tests.experiments.test_compare import run
 
 # Large libraries that predicting with trees has no use for.
 UNUSED = ("torch", "numba", "sklearn", "matplotlib", "torch._dynamo")
+CLAIMED = "import gc; from fieldwise.config import own_process; own_process.claim(); "
 SCRIPT = """
 import sys
 from fieldwise.cli import main
@@ -32,6 +34,7 @@ def loaded(names: tuple[str, ...], *arguments: object) -> str:
     script = SCRIPT.replace("{names}", repr(names))
     done = subprocess.run([sys.executable, "-c", script, *map(str, arguments)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    assert "leaked" not in done.stderr, "a library misses objects of its own that Python has not freed"
     return done.stdout.splitlines()[-1]
 
 
@@ -77,15 +80,36 @@ def test_very_few_rows_are_compared_and_predicted_without_torch(data: Path, tmp_
 
 
 def test_pandas_is_there_for_who_asks_for_it() -> None:
-    claimed = "from fieldwise.config import own_process; own_process.claim(); import fieldwise.data.read.formats"
-    script = f"{claimed}, pandas; print(pandas.DataFrame({{'a': [1]}}).a[0])"
+    script = f"{CLAIMED}import fieldwise.data.read.formats, pandas; print(pandas.DataFrame({{'a': [1]}}).a[0])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "1"
 
 
-def test_training_on_a_cpu_loads_no_compiler_of_torch(data: Path, tmp_path: Path) -> None:
+def test_training_on_a_cpu_loads_what_it_needs(data: Path, tmp_path: Path) -> None:
+    """No compiler of torch, and none of the libraries that numba and pyarrow would use if they are there."""
     asked = ("train", data, "--model", "fm", "--set", "train.epochs=1", "--device", "cpu", "--out", tmp_path / "run")
-    assert loaded(("torch._inductor.compile_fx", "torch._dynamo.eval_frame"), *asked, "--json") == "[]"
+    compilers = ("torch._inductor.compile_fx", "torch._dynamo.eval_frame")
+    others = ("scipy.linalg", "pandas", "sklearn", "duckdb", "matplotlib", "xgboost", "optuna", "fastapi")
+    assert loaded((*compilers, *others), *asked, "--json") == "[]"
+
+
+@pytest.mark.parametrize("library", sorted(COUNTING))
+def test_a_library_that_counts_its_objects_misses_none_in_the_end(library: str) -> None:
+    script = f"{CLAIMED}import torch, {library}"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
+def test_loading_does_not_look_for_garbage_among_all_objects() -> None:
+    script = f"{CLAIMED}import fieldwise.train.loop, numba; print(gc.get_stats()[2]['collections'])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "0"
+
+
+def test_loops_of_others_have_numbas_linear_algebra() -> None:
+    script = f"{CLAIMED}import numba, numpy; print(numba.njit(lambda a: a @ a)(numpy.full((2, 2), 3.0))[0, 1])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "18.0"
 
 
 def test_the_package_alone_loads_nothing_large() -> None:

@@ -15,7 +15,7 @@ from fieldwise.commands.data import shares_of
 from fieldwise.commands.training import seconds_of
 from fieldwise.config.errors import ConfigError, FieldwiseError
 from fieldwise.config.files import held_folder
-from fieldwise.config.interrupts import Terminated, terminations
+from fieldwise.config.interrupts import Terminated, check, terminations
 from fieldwise.reporting import result_tables
 from fieldwise.reporting.console import TrainingBar, err, out, print_json, say
 
@@ -124,6 +124,7 @@ def _forever(cycle: Callable[[], bool], pause: float) -> None:
         except (FieldwiseError, OSError, MemoryError) as error:
             said = " ".join((str(error) or type(error).__name__).split())
             err.print(f"error: {said}; tried again later", highlight=False, markup=False, soft_wrap=True)
+        check()
         time.sleep(max(0.0, pause - (time.monotonic() - began)))
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from fieldwise.bundle.scoring import device_of
 from fieldwise.config.errors import FieldwiseError, TooLarge
+from fieldwise.config.interrupts import check
 from fieldwise.config.progress import Progress, Watch
 from fieldwise.config.settings import load_config
 from fieldwise.experiments import gpu_sharing
@@ -75,6 +76,7 @@ class Job:
         except FieldwiseError as error:
             return str(error)
         except Exception as error:
+            check()
             # torch's, which a comparison of few rows does not load
             return (NoRoom if type(error).__name__ == "OutOfMemoryError" else str)(_in_words(error))
         for name in self.unneeded:
@@ -184,6 +186,7 @@ def _on_gpu(job: Job) -> bool:
 def _one_by_one(jobs: Sequence[Job], board: Board) -> dict[str, str]:
     waiting = _unfinished(jobs, board)
     while waiting:
+        check()
         job = waiting.pop(0)
         if board.skips(job):
             continue
@@ -274,6 +277,7 @@ def _side_by_side(board: Board, feed: Feed) -> None:
             board.begin([worker.job for worker in running.values() if worker.job], waiting)
             if not running and not waiting and not is_open:
                 return
+            check()
             ready = connection.wait([*running, feed.heard] if is_open else list(running))
             for worker in [running[one] for one in ready if one in running]:
                 job, problem, seconds = worker.ended()

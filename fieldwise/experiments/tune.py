@@ -19,6 +19,7 @@ from typing import Any
 from fieldwise.config import memory
 from fieldwise.config.errors import ConfigError, FieldwiseError, TooLarge, TrainingError
 from fieldwise.config.files import whole_file, write_whole
+from fieldwise.config.interrupts import answered, check
 from fieldwise.config.progress import Progress
 from fieldwise.config.settings import Config
 from fieldwise.data.dataset import Dataset
@@ -75,6 +76,7 @@ def tune(
         stopped = "interrupt"
         if not search.study.done:
             raise
+        answered()
     search.write_results()
     return search.result() | {"stopped": stopped}
 
@@ -135,6 +137,7 @@ class Search:
         except Hopeless:
             return "pruned", None, ""
         except Exception as error:
+            check()
             reason = _reason(error)
             if reason is None:
                 raise

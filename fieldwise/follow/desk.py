@@ -11,6 +11,7 @@ from typing import Any
 from fieldwise.bundle import bundle
 from fieldwise.bundle.members import Blend
 from fieldwise.config.errors import ConfigError
+from fieldwise.config.interrupts import check
 from fieldwise.config.settings import load_config
 from fieldwise.data.encode.encoder import Encoder
 from fieldwise.data.encode.split import Split
@@ -71,7 +72,8 @@ class Desk:
         return self.journal.state
 
     def write(self, step: str, **facts: Any) -> None:
-        """Adds a line to the journal."""
+        """Adds a line to the journal, but none after a signal: that may have made the error it would tell of."""
+        check()
         self.tell(self.journal.write(step, **facts))
 
     def end(self, decision: str, why: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+from fieldwise.config.interrupts import check
 from fieldwise.config.progress import Progress
 from fieldwise.follow.arrivals import Arrivals
 from fieldwise.follow.desk import Desk, Wanted
@@ -42,6 +43,7 @@ class Follower:
 
         Raises FieldwiseError for what a person must see to; the next cycle goes on with the rest.
         """
+        check()
         self.service.settle()
         try:
             if not self.state.open:
@@ -50,7 +52,8 @@ class Follower:
             if done:
                 self.rounds.go_on()
                 self.service.tidy()
-        except Exception:  # but no signal, which does not wait for a server
+        except Exception:
+            check()  # a signal does not wait for a server
             self.service.tell_servers()
             raise
         self.service.tell_servers()

@@ -108,11 +108,9 @@ class Rounds:
         """A step that may fail: then the round ends, and its rows are tried again with later ones."""
         try:
             facts = work(began)
-        except (FieldwiseError, OSError, MemoryError) as error:
+        except Exception as error:
             why = str(error) if isinstance(error, FieldwiseError) else first_line(error)
             self.desk.write("failed", round=began["round"], at=step, why=why)
-        except Exception as error:
-            self.desk.write("failed", round=began["round"], at=step, why=first_line(error))
         else:
             self.desk.write(step, round=began["round"], **facts)
 

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from fieldwise.config.errors import TrainingError
+from fieldwise.config.interrupts import check
 from fieldwise.config.progress import Progress
 from fieldwise.config.settings import Config
 from fieldwise.data.dataset import Dataset
@@ -44,6 +45,7 @@ class Boosting(Run):
         progress.start(self.part.rows, self.model.rounds, 0)
         began, valid, state = time.monotonic(), self.valid, self.state
         for logits in self.model.boost(self.part, valid, self.config.seed):
+            check()
             state.step += 1
             loss = metrics.log_loss(valid.labels, metrics.sigmoid(logits + self.offset), valid.weights)
             if not math.isfinite(loss):

@@ -18,6 +18,7 @@ from torch import nn
 from fieldwise.bundle import bundle
 from fieldwise.bundle.scoring import SCORE_ROWS, Saved, device_of, placed
 from fieldwise.config.errors import ConfigError
+from fieldwise.config.interrupts import check
 from fieldwise.config.progress import Progress
 from fieldwise.config.settings import NEWTON, Config, TrainSettings
 from fieldwise.data.batches import rows_of_batches, steps_per_epoch
@@ -179,6 +180,7 @@ class Network(Run):
         while not self._ended():
             epoch, start = divmod(state.step, self.steps)
             for batch in self.step.batches(self.part, epoch, start):
+                check()
                 losses = self.step.run(batch, state.step)
                 state.step += 1
                 unseen += batch.rows

@@ -1,21 +1,27 @@
-"""Ctrl-C anywhere in `prepare`: one line, exit code 130, and the same command goes on with what is staged."""
+"""Ctrl-C anywhere in `prepare`: one line, exit code 130, and the same command goes on with what is staged.
+
+A signal whose exception is lost ends a verb all the same."""
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fieldwise import cli
 from fieldwise.cli import STOPPED
-from fieldwise.config.interrupts import interrupts
+from fieldwise.config.interrupts import Terminated, answered, check, interrupts, terminations
 from fieldwise.data.dataset import Dataset
+from fieldwise.data.encode import prepare
 from fieldwise.data.read import line_blocks
+from fieldwise.train.state import State
 
 # Runs the command line in a process of its own and interrupts it for real: in a function, or in the middle of a query.
 DRIVER = """
@@ -84,6 +90,114 @@ def test_an_interrupted_prepare_goes_on(
     assert "went on after an interrupted run: 3,000 rows were staged already" in notes
     run(*command, tmp_path / "whole")
     assert Dataset.open(out).fingerprint == Dataset.open(tmp_path / "whole").fingerprint
+
+
+def test_the_code_is_130_in_the_text_of_a_program_too(tmp_path: Path) -> None:
+    """Many imports execute a text. Python remembers that the signal came there, and would end by it."""
+    lines = (
+        "import importlib",
+        "from fieldwise import cli",
+        "importlib.import_module = lambda name: exec('import signal; signal.raise_signal(signal.SIGINT)')",
+        "cli.main(['models'])",
+    )
+    (tmp_path / "driver.py").write_text("\n".join(lines))
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    command = [sys.executable, "-m", "driver"]
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        ended = subprocess.run(
+            command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (ended.returncode, ended.stderr) == (130, STOPPED + "\n")
+
+
+class _Dropped:
+    def __init__(self, kind: signal.Signals) -> None:
+        self.kind = kind
+
+    def __del__(self) -> None:
+        signal.raise_signal(self.kind)
+
+
+def lose(kind: signal.Signals = signal.SIGINT) -> None:
+    """A signal whose exception is lost: Python drops what a destructor raises."""
+    _Dropped(kind)
+
+
+# What pytest makes of a lost exception.
+lost = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture
+def _heeded() -> Iterator[None]:
+    """Processes that a shell starts in the background ignore interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@lost
+@pytest.mark.usefixtures("_heeded")
+def test_a_lost_signal_is_noted() -> None:
+
+    def library() -> None:
+        lose(signal.SIGTERM)
+        raise ValueError("what it made of the signal")
+
+    with interrupts():
+        check()
+        lose()
+        with pytest.raises(KeyboardInterrupt):
+            check()
+    with terminations():
+        check()
+        with pytest.raises(Terminated), interrupts():
+            library()
+        with pytest.raises(Terminated), interrupts():
+            raise AssertionError("nothing begins any more")
+        answered()
+        check()
+        lose(signal.SIGTERM)
+    check()
+
+
+@lost
+@pytest.mark.usefixtures("_heeded")
+@pytest.mark.parametrize("then", [None, RuntimeError("cancelled")])
+def test_verbs_end_at_a_lost_interrupt(
+    tmp_path: Path, run: Callable[..., dict[str, Any]], capsys: pytest.CaptureFixture[str], then: Exception | None
+) -> None:
+    """Also where a library made another exception of it, which `compare` would take for a failed run."""
+    log, data = tmp_path / "log.csv", tmp_path / "data"
+    run("simulate", "--kind", "demo", "--rows", 2000, "--out", log)
+    prepared = ["prepare", log, "--label", "click", "--out", data]
+
+    def interrupted(owner: object, name: str, *command: object) -> None:
+        real = getattr(owner, name)
+
+        def function(*given: Any, **more: Any) -> Any:
+            lose()
+            if then:
+                raise then
+            return real(*given, **more)
+
+        capsys.readouterr()
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(owner, name, function)
+            with pytest.raises(SystemExit) as end:
+                cli.main([*map(str, command), "--json"])
+        assert (end.value.code, capsys.readouterr()) == (130, ("", STOPPED + "\n"))
+
+    interrupted(prepare, "_schema", *prepared)
+    assert not data.exists()
+    run(*prepared)
+    for model in ("fm", "symmetric"):
+        interrupted(State, "take_best", "train", data, "--model", model, "--out", tmp_path / model)
+        assert not (tmp_path / model / "DONE").exists()
+    interrupted(State, "take_best", "compare", data, "--models", "lr,fm", "--seeds", 1, "--out", tmp_path / "compared")
+    assert not list((tmp_path / "compared").glob("**/FAILED"))
 
 
 def test_only_an_interrupt_is_taken_for_one() -> None:

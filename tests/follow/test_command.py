@@ -13,6 +13,9 @@ import pytest
 
 from fieldwise import cli
 from fieldwise.cli import STOPPED
+from fieldwise.follow import rounds
+from fieldwise.follow.service import Service
+from tests.config.test_interrupts import lose, lost
 from tests.follow.days import write_day
 
 SHORT = ["--min-age", "0s", "--min-rows", "100", "--set", "train.epochs=1", "--margin", "100"]
@@ -167,3 +170,30 @@ def test_an_interrupt_ends_it_with_130(tmp_path, runs):
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert (process.returncode, said) == (130, STOPPED + "\n")
+
+
+@lost
+@pytest.mark.parametrize(("kind", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("then", [None, OSError("cancelled")])
+def test_a_signal_that_was_lost_ends_it_before_it_sleeps(tmp_path, runs, monkeypatch, kind, code, then):
+    """Also where a library made an error of it, which would be a failure to try again."""
+    write_day(tmp_path / "logs", 3)
+
+    def prepared(*given, **more):
+        lose(kind)
+        raise then
+
+    if then:
+        monkeypatch.setattr(rounds, "carry_out", prepared)
+    else:
+        monkeypatch.setattr(Service, "tell_servers", lambda service: lose(kind))
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("asleep"))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(SystemExit) as end:
+            cli.main(arguments(tmp_path, runs["plain"]))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert end.value.code == code
+    lines = (tmp_path / "live.follow" / "journal.jsonl").read_text().splitlines()
+    assert "failed" not in [json.loads(line)["step"] for line in lines]

@@ -21,16 +21,14 @@ from fieldwise.nn import symmetric_growth as how
 from fieldwise.serving.engine import Engine
 from fieldwise.train.loop import train
 from tests.nn import slow_symmetric as slow
+from tests.nn import test_trees
 from tests.nn.test_trees import LAYOUT, drawn
 
 FAST = {"rounds": 30, "depth": 4, "lr": 0.3, "threads": 1}
-# Nothing is drawn: the same rows give the same trees.
-PLAIN = {"subsample": 1.0, "random_strength": 0.0}
 
 
 def grown(seed=0, part=None, layout=LAYOUT, **options):
-    model = models.build("symmetric", layout, FAST | options)
-    return model, list(model.boost(part or drawn(), drawn(seed=1), seed))[-1]
+    return test_trees.grown(layout, seed, part, model="symmetric", **FAST | options)
 
 
 @settings(max_examples=40, deadline=None)
@@ -183,30 +181,6 @@ def test_the_seed_decides_and_threads_do_not():
     np.testing.assert_array_equal(one, same)
     np.testing.assert_array_equal(one, three)
     assert (one != other).any()
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        *(("rounds", 9), ("depth", 2), ("lr", 0.1), ("subsample", 0.5), ("l2", 50.0), ("random_strength", 5.0)),
-        *(("bins", 3), ("categories", 3), ("members", 0), ("onehot", 0)),
-    ],
-)
-def test_each_option_changes_the_trees(option, value):
-    assert (grown()[1] != grown(**{option: value})[1]).any()
-
-
-def test_weighted_rows_count_by_their_weight():
-    part = drawn()
-    doubled = Part(np.concatenate([part.ids, part.ids]), np.concatenate([part.labels, part.labels]))
-    weighted = Part(part.ids, part.labels, np.full(part.rows, 2, dtype=np.float32))
-    np.testing.assert_allclose(grown(part=weighted, **PLAIN)[1], grown(part=doubled, **PLAIN)[1], atol=1e-4)
-
-
-@pytest.mark.parametrize("name", models.options("symmetric"))
-def test_options_out_of_range_are_refused(name):
-    with pytest.raises(ConfigError, match=f"model.{name} must be .*, found -1"):
-        models.build("symmetric", LAYOUT, {name: -1})
 
 
 @pytest.mark.parametrize("name", trees.MOST)

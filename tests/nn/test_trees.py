@@ -1,4 +1,4 @@
-"""GBDT keeps the networks' promises: the same folders, the same predictor, nothing fails on a value never seen."""
+"""Trees keep the networks' promises: the same folders, the same predictor, nothing fails on a value never seen."""
 
 import errno
 import json
@@ -44,8 +44,8 @@ def drawn(rows=600, seed=0):
     return Part(ids, (rng.random(rows) < 1 / (1 + np.exp(-logits))).astype(np.uint8))
 
 
-def grown(layout=LAYOUT, seed=0, part=None, **options):
-    trees = models.build("gbdt", layout, FAST | options)
+def grown(layout=LAYOUT, seed=0, part=None, model="gbdt", **options):
+    trees = models.build(model, layout, FAST | options)
     last = list(trees.boost(part or drawn(), drawn(seed=1), seed))[-1]
     return trees, last
 
@@ -114,29 +114,34 @@ def test_the_seed_decides():
     assert (one != other).any()
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        *(("rounds", 9), ("depth", 2), ("lr", 0.1), ("min_child_weight", 30.0), ("subsample", 0.5), ("l2", 50.0)),
-        *(("colsample", 0.4), ("colsample_node", 0.4), ("bins", 3), ("categories", 3), ("members", 0)),
-        *(("onehot", 100), ("cat_threshold", 1)),
-    ],
-)
-def test_each_option_changes_the_trees(option, value):
-    assert (grown()[1] != grown(**{option: value})[1]).any()
+# Other values of options.
+CHANGES = {"rounds": 9, "depth": 2, "lr": 0.1, "subsample": 0.5, "l2": 50.0, "bins": 3, "categories": 3, "members": 0}
+OWN = {
+    "gbdt": {"min_child_weight": 30.0, "colsample": 0.4, "colsample_node": 0.4, "onehot": 100, "cat_threshold": 1},
+    "symmetric": {"random_strength": 5.0, "onehot": 0},
+}
 
 
-def test_weighted_rows_count_by_their_weight():
+@pytest.mark.parametrize(("model", "option"), [(model, option) for model in OWN for option in CHANGES | OWN[model]])
+def test_each_option_changes_the_trees(model, option):
+    value = (CHANGES | OWN[model])[option]
+    assert (grown(model=model)[1] != grown(model=model, **{option: value})[1]).any()
+
+
+# Nothing is drawn: the same rows give the same trees.
+@pytest.mark.parametrize(("model", "plain"), [("gbdt", {}), ("symmetric", {"subsample": 1.0, "random_strength": 0.0})])
+def test_weighted_rows_count_by_their_weight(model, plain):
     part = drawn()
     doubled = Part(np.concatenate([part.ids, part.ids]), np.concatenate([part.labels, part.labels]))
     weighted = Part(part.ids, part.labels, np.full(part.rows, 2, dtype=np.float32))
-    np.testing.assert_allclose(grown(part=weighted)[1], grown(part=doubled)[1], atol=1e-4)
+    one, other = (grown(part=rows, model=model, **plain)[1] for rows in (weighted, doubled))
+    np.testing.assert_allclose(one, other, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", models.options("gbdt"))
-def test_options_out_of_range_are_refused(name):
-    with pytest.raises(ConfigError, match=f"model.{name} must be .*, found -1"):
-        models.build("gbdt", LAYOUT, {name: -1})
+@pytest.mark.parametrize(("model", "option"), [(model, option) for model in OWN for option in models.options(model)])
+def test_options_out_of_range_are_refused(model, option):
+    with pytest.raises(ConfigError, match=f"model.{option} must be .*, found -1"):
+        models.build(model, LAYOUT, {option: -1})
 
 
 def test_an_unknown_option_is_refused_with_the_nearest_name():

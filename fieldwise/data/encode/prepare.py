@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from fieldwise.config.errors import ConfigError
 from fieldwise.config.files import drop_folder, resumed_folder, whole_folder
+from fieldwise.config.interrupts import check
 from fieldwise.data.dataset import FACTS, Tally, one_label
 from fieldwise.data.encode import folds, rates, refit
 from fieldwise.data.encode.encode import Coder, fit_leaves, write_parts
@@ -87,11 +88,16 @@ def carry_out(
 
     With an engine the steps work on shards of the rows; the folder is the same.
     """
+
+    def heard(step: str, rows: int) -> None:
+        check()
+        progress(step, rows)
+
     if plan.given:
         # Before all rows are read; of a schema that these decide, behind them.
         Expiry(tuple(plan.expire_after)).check(plan.given)
     with _folder(out, stamp_of(plan, engine is not None), force) as folder, using(plan.threads or cores()):
-        work = _Work(plan, folder / "stage", progress, engine)
+        work = _Work(plan, folder / "stage", heard, engine)
         if engine:
             work.stage.mkdir(exist_ok=True)
             engine.check([*(plan.inputs.files if plan.inputs else ()), work.stage])
@@ -103,7 +109,7 @@ def carry_out(
         _add_leaves(work, encoder, tally)
         check_names(encoder.names)
         kept = plan.keep_negatives
-        write_parts(encoder, work.stage, folder, tally, progress, negatives_kept=kept, engine=engine)
+        write_parts(encoder, work.stage, folder, tally, heard, negatives_kept=kept, engine=engine)
         if lifetimes.see_shared(encoder.codes, folder / "train"):
             lifetimes.save(folder / "encoder")
         leak = _leak(work, encoder, tally)
