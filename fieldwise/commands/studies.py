@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 @app.command()
 def study(
-    name: Annotated[str, typer.Argument(metavar="ID", help="An id from `study list`; all; list; page.")],
+    name: Annotated[
+        str, typer.Argument(metavar="ID", help="An id from `study list`, or several with commas; all; list; page.")
+    ],
     size: Annotated[str, typer.Option(help="small, medium or paper.")] = "small",
     data: Annotated[Path | None, typer.Option(help="A folder of real data, for studies that take it.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Runs of each case; by default the study's own number.")] = None,
@@ -42,7 +44,8 @@ def study(
     if name == "page":
         _page(folder, page or Path("paper.md"), json)
         return
-    chosen = registry.every() if name == "all" else [registry.named(name)]
+    ids = list(dict.fromkeys(one.strip() for one in name.split(",")))
+    chosen = registry.every() if name == "all" else [registry.named(one) for one in ids]
     results: list[dict[str, Any]] = []
     problems: list[str] = []
 
@@ -61,12 +64,12 @@ def study(
             say(f"table, figure and runs: {found['folder']}")
 
     with ComparisonBar(json or all(one.plan is None for one in chosen)) as bar:
-        if name == "all":
+        if len(chosen) > 1:
             series.run_studies(chosen, folder, done, size, data, seeds, jobs, bar, device)
         else:
             done(chosen[0], runner.run_study(chosen[0], folder, size, data, seeds, jobs, bar, device))
     if json:
-        print_json({"studies": results} if name == "all" else results[0])
+        print_json({"studies": results} if len(chosen) > 1 else results[0])
     if problems:
         raise TrainingError(f"{len(problems)} of {len(chosen)} studies could not be run: {'; '.join(problems)}")
 

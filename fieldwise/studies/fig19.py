@@ -111,6 +111,7 @@ STUDY = Study(
     weights=True,
     claims=claims,
     draw=draw,
-    seeds={"small": 1, "medium": 3, "paper": 3},
+    # The maps of three worlds did not tell FFM's bars from KFM's.
+    seeds={"small": 1, "medium": 8, "paper": 8},
     budget=2,
 )

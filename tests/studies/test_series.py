@@ -1,5 +1,6 @@
 """Studies at once: the results of one after the other, from one pool of runs; an error ends its own study alone."""
 
+import json
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from fieldwise.config.errors import DataError, FieldwiseError
 from fieldwise.studies import runner
 from fieldwise.studies.series import run_studies
 from fieldwise.studies.study import Case, Plan, Results, Setup, Study, Verdict
-from tests.studies.test_studies import TOY, plan
+from tests.studies.test_studies import TOY, plan, run
 
 
 def after(setup: Setup) -> Plan:
@@ -106,3 +107,15 @@ def test_a_study_that_is_under_way_is_refused(tmp_path: Path):
         pytest.raises(FieldwiseError, match="is at the study"),
     ):
         heard([TOY], tmp_path, workers=2)
+
+
+def test_several_ids_are_run_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert run("study", "fig9, fig8", "--out", tmp_path, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {one["study"] for one in found["studies"]} == {"fig8", "fig9"}
+    assert run("study", "fig8,fig9", "--out", tmp_path) == 0
+    shown = capsys.readouterr().out
+    assert "fig8: Figure 8." in shown
+    assert "fig9: Figure 9." in shown
+    assert run("study", "fig8,fig99", "--out", tmp_path) == 2
+    assert "unknown study 'fig99'; did you mean" in capsys.readouterr().err
