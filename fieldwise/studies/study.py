@@ -242,19 +242,26 @@ class Study:
         found = self.claims(self.derived(runs))
         if self.plan is None or self.derive:
             return found
-        by_seed: dict[str, list[float]] = {}
-        for seed in runs.different("seed"):
-            for verdict in self.claims(runs.where(seed=seed)):
-                by_seed.setdefault(verdict.claim, []).append(verdict.margin)
-        return [replace(verdict, error=_error(by_seed.get(verdict.claim, []))) for verdict in found]
+        seeds = runs.different("seed")
+        without: dict[str, list[float]] = {}
+        for seed in seeds if len(seeds) > 1 else ():
+            for verdict in self.claims(Results([row for row in runs.rows if row["seed"] != seed])):
+                without.setdefault(verdict.claim, []).append(verdict.margin)
+        return [replace(verdict, error=_error(without.get(verdict.claim, []), len(seeds))) for verdict in found]
 
     def derived(self, runs: Results) -> Results:
         """The rows that claims, table and figure are of."""
         return Results(self.derive(runs)) if self.derive else runs
 
 
-def _error(margins: Sequence[float]) -> float | None:
-    """The standard error of a mean of margins: infinite for one of them, None where a seed alone has none."""
-    if not margins or any(margin != margin for margin in margins):
+def _error(margins: Sequence[float], seeds: int) -> float | None:
+    """The standard error of a margin by those without one seed each, the jackknife: of a mean it is the usual one.
+
+    Infinite for one seed; None where one of them is of failed runs.
+    """
+    if seeds < 2:
+        return inf
+    if len(margins) < seeds or any(margin != margin for margin in margins):
         return None
-    return stdev(margins) / sqrt(len(margins)) if len(margins) > 1 else inf
+    middle = fmean(margins)
+    return sqrt((seeds - 1) / seeds * sum((margin - middle) ** 2 for margin in margins))

@@ -239,6 +239,18 @@ def test_a_margin_within_two_standard_errors_of_the_seeds_is_undecided():
     assert [verdict.outcome for verdict in computed.verdicts(Results(rows[:1]))][:3] == ["PASS", "PASS", "FAIL"]
 
 
+def test_a_spread_over_seeds_has_a_standard_error_too():
+    def claims(results: Results) -> list[Verdict]:
+        return [Verdict("it varies less than .02", 0.02 - float(np.std(results.values("auc"))), results.seeds)]
+
+    study = replace(TOY, claims=claims)
+    for values, outcome in (((0.5, 0.51, 0.505), "PASS"), ((0.5, 0.53, 0.505), "UNDECIDED")):
+        (found,) = study.verdicts(Results([{"seed": seed, "auc": value} for seed, value in enumerate(values)]))
+        assert found.outcome == outcome
+        assert found.error is not None
+        assert found.error > 0.001
+
+
 def test_a_page_says_why_a_claim_does_not_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     study = replace(TOY, compute=lambda setup: [{"model": "lr", "auc": 0.5}], plan=None, look=None)
     study = replace(study, claims=lambda results: [Verdict("one holds", 1.0), Verdict("two does not", -1.0)])
